@@ -1,0 +1,82 @@
+//! Evaluates single nodes on host arrays: what planning folds with, and what op tests compare against.
+//!
+//! Absent: variables, devices and sessions; a node that needs one of them is an error here.
+
+use super::attrs::Attrs;
+use super::graph::Graph;
+use super::node::TensorId;
+use super::op::{Fact, InferContext, KernelContext, OpRef, TensorDesc};
+use super::tensor::Tensor;
+use crate::base::Array;
+use crate::device::{Launch, Team, View};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Runs one op on host arrays and gives its outputs.
+///
+/// # Errors
+/// What the shape rule or the kernel says, without the node's name.
+pub fn evaluate(op: OpRef, attrs: &Attrs, inputs: &[Arc<Array>], team: &Team) -> Result<Vec<Arc<Array>>, String> {
+    if let Some(value) = op.constant(attrs) {
+        return Ok(vec![value.clone()]);
+    }
+    let facts: Vec<Fact> = inputs.iter().map(|a| Fact::new(a.dtype(), a.shape())).collect();
+    let values: Vec<Option<Arc<Array>>> = inputs.iter().cloned().map(Some).collect();
+    let outputs = op.infer(&InferContext { attrs, inputs: &facts, values: &values })?;
+    if let Some(input) = op.traits().forwards {
+        let dims = outputs[0].shape.to_dims().ok_or("the output's shape is not known")?;
+        let mut output = Array::zeros(outputs[0].dtype, &dims).map_err(|e| e.to_string())?;
+        output.bytes_mut().copy_from_slice(inputs[input].bytes());
+        return Ok(vec![Arc::new(output)]);
+    }
+    let descs = |facts: &[Fact]| -> Option<Vec<TensorDesc>> {
+        facts.iter().map(|f| Some(TensorDesc { dtype: f.dtype, dims: f.shape.to_dims()? })).collect()
+    };
+    let input_descs = descs(&facts).ok_or("an input's shape is not known")?;
+    let output_descs = descs(&outputs).ok_or("an output's shape is not known")?;
+    let context = KernelContext { attrs, inputs: &input_descs, outputs: &output_descs, values: &values };
+    let kernel = op.cpu_kernel(&context)?;
+    let results: Vec<Array> = (output_descs.iter())
+        .map(|d| Array::zeros(d.dtype, &d.dims).map_err(|e| e.to_string()))
+        .collect::<Result<_, _>>()?;
+    let view = |a: &Array| View { start: a.start(), len: a.len(), dtype: a.dtype() };
+    let input_views: Vec<View> = inputs.iter().map(|a| view(a)).collect();
+    let output_views: Vec<View> = (results.iter()).map(view).collect();
+    if !op.written_inputs(attrs, inputs.len()).is_empty() {
+        return Err("a node that writes variables cannot be evaluated alone".into());
+    }
+    // SAFETY: the arrays live to the end of this function; the results are new and seen by this launch alone.
+    kernel(&unsafe { Launch::new(&input_views, &output_views, team) })?;
+    Ok(results.into_iter().map(Arc::new).collect())
+}
+
+impl Graph {
+    /// The value of a tensor, computed on the host from these fed tensors, without a session. For tests and small
+    /// constant parts; variables are read from `feeds` too.
+    ///
+    /// # Errors
+    /// The node that failed and why.
+    pub fn evaluate<'g>(&'g self, tensor: Tensor<'g>, feeds: &[(Tensor<'g>, Array)]) -> Result<Arc<Array>, String> {
+        let team = Team::new(1, "evaluate");
+        let mut known: HashMap<TensorId, Arc<Array>> = feeds.iter().map(|(t, a)| (t.id, Arc::new(a.clone()))).collect();
+        let mut pending = vec![tensor.id];
+        while let Some(&id) = pending.last() {
+            if known.contains_key(&id) {
+                pending.pop();
+                continue;
+            }
+            let node = self.node(id.node).ok_or("a poison tensor")?;
+            let missing: Vec<TensorId> = node.inputs.iter().copied().filter(|i| !known.contains_key(i)).collect();
+            if !missing.is_empty() {
+                pending.extend(missing);
+                continue;
+            }
+            let inputs: Vec<Arc<Array>> = node.inputs.iter().map(|i| known[i].clone()).collect();
+            let outputs = evaluate(node.op, &node.attrs, &inputs, &team).map_err(|e| format!("{}: {e}", node.name))?;
+            for (output, array) in outputs.into_iter().enumerate() {
+                known.insert(TensorId { node: node.id, output: output as u32 }, array);
+            }
+        }
+        Ok(known[&tensor.id].clone())
+    }
+}

@@ -1,0 +1,472 @@
+//! The graph: an arena of nodes with unique names, and the diagnostics of what could not be added.
+//!
+//! Invariants: nodes never change and never go; a node's inputs have smaller ids. The lock is held inside one method,
+//! never while a user's closure runs.
+
+use super::attrs::{Attr, Attrs};
+use super::collections::Collections;
+use super::names::{self, NameTable};
+use super::node::{DeviceRequest, DeviceRule, Node, NodeId, TensorId};
+use super::op::{InferContext, OpRef};
+use super::registry::Registry;
+use super::scopes::{DeviceEntry, ScopeState};
+use super::tensor::{Operation, Tensor};
+use crate::base::{Array, Code, DeviceSpec, Diagnostic, Error, Result, SourceLine, nearest};
+use indexmap::IndexMap;
+use smallvec::SmallVec;
+use std::borrow::Cow;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// A computation graph that is being built. Handles borrow it; it can be shared between threads.
+pub struct Graph {
+    number: u64,
+    inner: Mutex<Inner>,
+}
+
+pub(super) struct Inner {
+    pub nodes: IndexMap<Arc<str>, Arc<Node>>,
+    pub names: NameTable,
+    pub scope: ScopeState,
+    pub registry: Registry,
+    pub collections: Collections,
+    pub diagnostics: Vec<Diagnostic>,
+    pub warnings: Vec<Diagnostic>,
+    pub finalized: Option<SourceLine>,
+    pub seed: Option<i64>,
+}
+
+impl Default for Graph {
+    fn default() -> Graph {
+        Graph::new()
+    }
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new() -> Graph {
+        static COUNT: AtomicU64 = AtomicU64::new(1);
+        Graph {
+            number: COUNT.fetch_add(1, Ordering::Relaxed),
+            inner: Mutex::new(Inner {
+                nodes: IndexMap::new(),
+                names: NameTable::default(),
+                scope: ScopeState::default(),
+                registry: Registry::default(),
+                collections: Collections::default(),
+                diagnostics: Vec::new(),
+                warnings: Vec::new(),
+                finalized: None,
+                seed: None,
+            }),
+        }
+    }
+
+    /// The number that tells this graph from the process's others in messages.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        // The lock guards no user code, so a poisoned one still holds a whole state.
+        self.inner.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Number of nodes.
+    pub fn len(&self) -> usize {
+        self.lock().nodes.len()
+    }
+
+    /// True if there are no nodes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A node by id.
+    pub fn node(&self, id: NodeId) -> Option<Arc<Node>> {
+        self.lock().nodes.get_index(id.index()).map(|(_, n)| n.clone())
+    }
+
+    /// All nodes, in the order of creation. Nodes are shared, not copied.
+    pub fn nodes(&self) -> Vec<Arc<Node>> {
+        self.lock().nodes.values().cloned().collect()
+    }
+
+    /// All operations, in the order of creation.
+    pub fn operations(&self) -> Vec<Operation<'_>> {
+        (0..self.len() as u32).map(|i| Operation { graph: self, id: NodeId(i) }).collect()
+    }
+
+    /// An operation by name.
+    ///
+    /// # Errors
+    /// When there is none, with the nearest name.
+    pub fn operation(&self, name: &str) -> Result<Operation<'_>> {
+        let inner = self.lock();
+        match inner.nodes.get(name) {
+            Some(node) => Ok(Operation { graph: self, id: node.id }),
+            None => Err(no_operation(&inner, name)),
+        }
+    }
+
+    /// A tensor by name, as in `split:1`; output 0 may be left out.
+    ///
+    /// # Errors
+    /// When there is none: the nearest name, or the number of outputs that there are.
+    pub fn tensor(&self, name: &str) -> Result<Tensor<'_>> {
+        let (node_name, output) = match name.rsplit_once(':').map(|(n, o)| (n, o.parse::<u32>())) {
+            Some((node, Ok(output))) => (node, output),
+            Some((_, Err(_))) => return Err(Error::invalid(format!("'{name}' is no tensor name; want NODE:OUTPUT"))),
+            None => (name, 0),
+        };
+        let inner = self.lock();
+        let Some(node) = inner.nodes.get(node_name) else { return Err(no_operation(&inner, node_name)) };
+        if output as usize >= node.outputs.len() {
+            let count = node.outputs.len();
+            let fix = if count == 0 { "; run it as a target instead" } else { "" };
+            return Err(Error::new(
+                Code::NotFound,
+                format!("there is no tensor '{node_name}:{output}': '{node_name}' has {count} outputs{fix}"),
+            ));
+        }
+        Ok(Tensor { graph: self, id: TensorId { node: node.id, output } })
+    }
+
+    /// Records a problem; all come out together at [`Graph::check`] or when a session is made.
+    pub fn report(&self, diagnostic: Diagnostic) {
+        self.lock().diagnostics.push(diagnostic);
+    }
+
+    /// Records a remark that is no error.
+    pub fn warn(&self, diagnostic: Diagnostic) {
+        self.lock().warnings.push(diagnostic);
+    }
+
+    /// The problems so far.
+    pub fn diagnostics(&self) -> Vec<Diagnostic> {
+        self.lock().diagnostics.clone()
+    }
+
+    /// The remarks so far.
+    pub fn warnings(&self) -> Vec<Diagnostic> {
+        self.lock().warnings.clone()
+    }
+
+    /// All problems so far as one error.
+    ///
+    /// # Errors
+    /// When there are any.
+    pub fn check(&self) -> Result<()> {
+        let diagnostics = self.diagnostics();
+        if diagnostics.is_empty() { Ok(()) } else { Err(Error::from_all(diagnostics)) }
+    }
+
+    /// From here on nothing can be added; a second call changes nothing.
+    #[track_caller]
+    pub fn finalize(&self) {
+        self.lock().finalized.get_or_insert(Location::caller());
+    }
+
+    /// Where the graph was finalised, if it was.
+    pub fn finalized(&self) -> Option<SourceLine> {
+        self.lock().finalized
+    }
+
+    /// Sets the graph-level random seed for ops added from here on.
+    pub fn set_random_seed(&self, seed: i64) {
+        self.lock().seed = Some(seed);
+    }
+
+    /// The two seeds of a new random op, by TensorFlow's rule: an op seed alone goes with the default graph seed, a
+    /// graph seed alone with the number of nodes so far. Neither: `(0, 0)`, which asks for entropy.
+    pub fn seeds(&self, op_seed: Option<i64>) -> (i64, i64) {
+        const DEFAULT_GRAPH_SEED: i64 = 87654321;
+        let inner = self.lock();
+        match (inner.seed, op_seed) {
+            (Some(graph), Some(op)) if (graph, op) == (0, 0) => (0, (1 << 31) - 1),
+            (Some(graph), Some(op)) => (graph, op),
+            (Some(graph), None) => (graph, inner.nodes.len() as i64),
+            (None, Some(op)) => (DEFAULT_GRAPH_SEED, op),
+            (None, None) => (0, 0),
+        }
+    }
+
+    /// A tensor whose error is already reported.
+    pub fn poison_tensor(&self) -> Tensor<'_> {
+        Tensor { graph: self, id: TensorId { node: NodeId::POISON, output: 0 } }
+    }
+
+    /// An operation whose error is already reported.
+    pub fn poison_operation(&self) -> Operation<'_> {
+        Operation { graph: self, id: NodeId::POISON }
+    }
+
+    /// Starts a node of this op type; [`NodeBuilder::add`] adds it.
+    pub fn node_of(&self, op: OpRef) -> NodeBuilder<'_> {
+        NodeBuilder {
+            graph: self,
+            op,
+            name: Cow::Borrowed(op.name()),
+            inputs: SmallVec::new(),
+            controls: SmallVec::new(),
+            attrs: Attrs::new(),
+            device: None,
+            colocate: None,
+            problem: None,
+        }
+    }
+
+    fn add(&self, new: NodeBuilder<'_>, caller: SourceLine) -> NodeId {
+        let (source, name_scope, devices, colocation) = {
+            let inner = self.lock();
+            let scope = &inner.scope;
+            let colocation: SmallVec<[NodeId; 1]> = scope.colocation.iter().copied().chain(new.colocate).collect();
+            (scope.source.unwrap_or(caller), scope.name_scope.clone(), scope.devices.clone(), colocation)
+        };
+        let fail = |code, message: String| {
+            self.report(Diagnostic::at(code, message, source));
+            NodeId::POISON
+        };
+        if let Some(problem) = new.problem {
+            return fail(Code::InvalidArgument, problem);
+        }
+        if new.inputs.iter().any(|i| i.node == NodeId::POISON) || new.controls.contains(&NodeId::POISON) {
+            return NodeId::POISON;
+        }
+        let nested = !name_scope.is_empty();
+        if let Err(message) = names::check(&new.name, nested, "op") {
+            return fail(Code::InvalidArgument, message);
+        }
+        let full = match new.name.strip_suffix('/') {
+            Some(exact) => exact.to_string(),
+            None if nested => format!("{name_scope}/{}", new.name),
+            None => new.name.to_string(),
+        };
+        if let Some(at) = self.finalized() {
+            let kind = new.op.name();
+            return fail(
+                Code::FailedPrecondition,
+                format!("cannot add '{full}' ({kind}): the graph was finalised at {at}; add it before"),
+            );
+        }
+        let device = match self.device_of(&new, &devices, colocation.last().copied(), &full) {
+            Ok(device) => device,
+            Err(e) => return fail(Code::InvalidArgument, format!("device function of '{full}': {e}")),
+        };
+
+        let mut inner = self.lock();
+        let producers: SmallVec<[Arc<Node>; 4]> =
+            new.inputs.iter().map(|i| inner.nodes[i.node.index()].clone()).collect();
+        let facts: SmallVec<[_; 4]> =
+            new.inputs.iter().zip(&producers).map(|(i, n)| n.outputs[i.output as usize].clone()).collect();
+        let values: SmallVec<[Option<Arc<Array>>; 4]> =
+            producers.iter().map(|n| n.op.constant(&n.attrs).cloned()).collect();
+        if facts.iter().any(|f| f.shape.is_poisoned()) {
+            return NodeId::POISON;
+        }
+        let context = InferContext { attrs: &new.attrs, inputs: &facts, values: &values };
+        let outputs = match new.op.infer(&context) {
+            Ok(outputs) => outputs,
+            Err(message) => {
+                let inputs: Vec<String> = (new.inputs.iter().zip(&producers).zip(&facts))
+                    .map(|((i, n), f)| format!("'{}' {} {}", n.output_name(i.output), f.dtype, f.shape))
+                    .collect();
+                let inputs = if inputs.is_empty() { String::new() } else { format!("; inputs: {}", inputs.join(", ")) };
+                let message = format!("cannot build '{full}' ({}): {message}{inputs}", new.op.name());
+                inner.diagnostics.push(Diagnostic::at(Code::InvalidArgument, message, source));
+                return NodeId::POISON;
+            }
+        };
+        if outputs.iter().any(|f| f.shape.is_poisoned()) {
+            return NodeId::POISON;
+        }
+        if let Some(written) = new
+            .op
+            .written_inputs(&new.attrs, new.inputs.len())
+            .into_iter()
+            .find(|&i| !producers[i].op.traits().variable)
+        {
+            let message = format!(
+                "cannot build '{full}' ({}): input {written} is written, so it must be a variable, got '{}' ({})",
+                new.op.name(),
+                producers[written].name,
+                producers[written].op.name()
+            );
+            inner.diagnostics.push(Diagnostic::at(Code::InvalidArgument, message, source));
+            return NodeId::POISON;
+        }
+        let name: Arc<str> = match new.name.strip_suffix('/') {
+            // The name of a scope that is open: taken as it is.
+            Some(exact) if !inner.nodes.contains_key(exact) => {
+                inner.names.mark(exact);
+                exact.into()
+            }
+            _ => inner.names.unique(&full).into(),
+        };
+        let id = NodeId(inner.nodes.len() as u32);
+        let controls = inner.scope.control_inputs(&new.inputs, &new.controls);
+        inner.scope.saw(id);
+        let node = Node {
+            id,
+            name: name.clone(),
+            op: new.op,
+            attrs: new.attrs,
+            inputs: new.inputs,
+            control_inputs: controls,
+            device,
+            colocated_with: colocation,
+            outputs: outputs.into(),
+            source,
+        };
+        inner.nodes.insert(name, Arc::new(node));
+        id
+    }
+
+    fn device_of(
+        &self,
+        new: &NodeBuilder<'_>,
+        devices: &[DeviceEntry],
+        colocation: Option<NodeId>,
+        name: &str,
+    ) -> Result<DeviceRequest> {
+        if let Some(device) = &new.device {
+            return Ok(device.clone());
+        }
+        if let Some(with) = colocation {
+            let with = self.node(with).ok_or_else(|| Error::invalid("colocation with a node that is not there"))?;
+            if new.colocate.is_some() || !with.device.spec.is_empty() || devices.is_empty() {
+                let rule = DeviceRule::Colocated(with.name.to_string());
+                return Ok(DeviceRequest { spec: with.device.spec.clone(), rule });
+            }
+        }
+        let mut request = DeviceRequest::default();
+        for entry in devices.iter().rev() {
+            match entry {
+                DeviceEntry::Clear => break,
+                DeviceEntry::Spec(spec, rule) => {
+                    if request.rule == DeviceRule::Unset && !spec.is_empty() {
+                        request.rule = rule.clone();
+                    }
+                    request.spec = request.spec.merged_into(spec);
+                }
+                DeviceEntry::Function(function) => {
+                    let spec = function(&NewNode { name, op_type: new.op.name(), device: &request.spec })?;
+                    if spec != request.spec {
+                        request = DeviceRequest { spec, rule: DeviceRule::Function };
+                    }
+                }
+            }
+        }
+        Ok(request)
+    }
+}
+
+/// What a device function sees of the node that is being added.
+#[derive(Clone, Copy, Debug)]
+pub struct NewNode<'a> {
+    /// The name that it will have, before it is made unique.
+    pub name: &'a str,
+    /// Its op type.
+    pub op_type: &'static str,
+    /// The device that the scopes inside of the function gave it.
+    pub device: &'a DeviceSpec,
+}
+
+fn no_operation(inner: &Inner, name: &str) -> Error {
+    let near = nearest(name, inner.nodes.keys().map(|k| k.as_ref()));
+    let near = near.map_or(String::new(), |n| format!("; did you mean '{n}'?"));
+    Error::new(Code::NotFound, format!("there is no operation '{name}' among the graph's {}{near}", inner.nodes.len()))
+}
+
+/// A node that is being put together.
+#[must_use = "the node is added by `add`"]
+pub struct NodeBuilder<'g> {
+    graph: &'g Graph,
+    op: OpRef,
+    name: Cow<'static, str>,
+    inputs: SmallVec<[TensorId; 4]>,
+    controls: SmallVec<[NodeId; 2]>,
+    attrs: Attrs,
+    device: Option<DeviceRequest>,
+    colocate: Option<NodeId>,
+    problem: Option<String>,
+}
+
+impl<'g> NodeBuilder<'g> {
+    /// The wanted name, made unique in the current name scope; with a trailing `/` it is absolute and taken as it is.
+    /// Without this, the op type.
+    pub fn name(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// One more input.
+    pub fn input(mut self, tensor: impl Into<Tensor<'g>>) -> Self {
+        let tensor = tensor.into();
+        if !std::ptr::eq(tensor.graph, self.graph) && !tensor.is_poison() {
+            self.problem = Some(format!(
+                "'{}' belongs to graph {}, it cannot be an input of '{}' in graph {}; build both in one graph",
+                tensor.name(),
+                tensor.graph.number,
+                self.name,
+                self.graph.number
+            ));
+        }
+        self.inputs.push(tensor.id);
+        self
+    }
+
+    /// More inputs.
+    pub fn inputs(self, tensors: impl IntoIterator<Item = Tensor<'g>>) -> Self {
+        tensors.into_iter().fold(self, |b, t| b.input(t))
+    }
+
+    /// One more node that must have run before.
+    pub fn control(mut self, op: impl Into<Operation<'g>>) -> Self {
+        let op = op.into();
+        if !std::ptr::eq(op.graph, self.graph) && !op.is_poison() {
+            self.problem = Some(format!(
+                "'{}' belongs to graph {}, '{}' in graph {} cannot wait for it",
+                op.name(),
+                op.graph.number,
+                self.name,
+                self.graph.number
+            ));
+        }
+        self.controls.push(op.id);
+        self
+    }
+
+    /// An attribute.
+    pub fn attr(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Attr>) -> Self {
+        self.attrs.set(name, value);
+        self
+    }
+
+    /// The device that it asks for, whatever scopes are open.
+    pub fn device(mut self, spec: DeviceSpec, rule: DeviceRule) -> Self {
+        self.device = Some(DeviceRequest { spec, rule });
+        self
+    }
+
+    /// A node that it must share a device with; device scopes do not count then.
+    pub fn colocate_with(mut self, op: impl Into<Operation<'g>>) -> Self {
+        self.colocate = Some(op.into().id);
+        self
+    }
+
+    /// Adds the node. A problem is reported, and gives a poison operation.
+    #[track_caller]
+    pub fn add(self) -> Operation<'g> {
+        let graph = self.graph;
+        Operation { graph, id: graph.add(self, Location::caller()) }
+    }
+
+    /// Adds the node and gives its output 0.
+    #[track_caller]
+    pub fn tensor(self) -> Tensor<'g> {
+        let op = self.add();
+        if op.is_poison() { op.graph.poison_tensor() } else { op.output(0) }
+    }
+}

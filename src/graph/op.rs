@@ -1,0 +1,259 @@
+//! The `Op` trait: everything there is to know about an op type, in one place.
+//!
+//! Invariant: graph, planner and session learn about an op only through this trait; none of them matches on op names.
+
+use super::attrs::Attrs;
+use super::tensor::{Gradient, Operation, Tensor};
+use crate::base::{Array, DType, Dims, Shape};
+use crate::device::CpuKernel;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A shared reference to an op type; op types are statics.
+pub type OpRef = &'static dyn Op;
+
+/// What is known of an output when the graph is built.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Fact {
+    /// The element type.
+    pub dtype: DType,
+    /// The shape, as far as known.
+    pub shape: Shape,
+}
+
+impl Fact {
+    /// A fact.
+    pub fn new(dtype: DType, shape: Shape) -> Fact {
+        Fact { dtype, shape }
+    }
+}
+
+/// The type and sizes of a buffer, all known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TensorDesc {
+    /// The element type.
+    pub dtype: DType,
+    /// The sizes.
+    pub dims: Dims,
+}
+
+impl TensorDesc {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// True if there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of bytes.
+    pub fn bytes(&self) -> usize {
+        self.len() * self.dtype.size()
+    }
+}
+
+/// What a shape rule sees.
+pub struct InferContext<'a> {
+    /// The node's attributes.
+    pub attrs: &'a Attrs,
+    /// The facts of its inputs.
+    pub inputs: &'a [Fact],
+    /// The inputs' values where they are constants, in the same order.
+    pub values: &'a [Option<Arc<Array>>],
+}
+
+impl InferContext<'_> {
+    /// The value of an input, where it is a constant.
+    pub fn value(&self, i: usize) -> Option<&Array> {
+        self.values.get(i)?.as_deref()
+    }
+
+    /// The integers of a constant input of type `int32` or `int64`.
+    pub fn ints(&self, i: usize) -> Option<Vec<i64>> {
+        self.value(i)?.to_i64()
+    }
+
+    /// The shape of an input.
+    pub fn shape(&self, i: usize) -> &Shape {
+        &self.inputs[i].shape
+    }
+
+    /// The type of an input.
+    pub fn dtype(&self, i: usize) -> DType {
+        self.inputs[i].dtype
+    }
+
+    /// An error unless there are exactly `n` inputs.
+    pub fn want_inputs(&self, n: usize) -> Result<(), String> {
+        if self.inputs.len() == n {
+            return Ok(());
+        }
+        Err(format!("want {n} inputs, got {}", self.inputs.len()))
+    }
+
+    /// The inputs' common type, or an error that names the first that differs.
+    pub fn same_dtype(&self) -> Result<DType, String> {
+        let first = self.inputs.first().ok_or("want at least one input, got none")?.dtype;
+        match self.inputs.iter().position(|f| f.dtype != first) {
+            None => Ok(first),
+            Some(i) => Err(format!(
+                "inputs must have one element type: input 0 is {first}, input {i} is {}; cast one of them",
+                self.inputs[i].dtype
+            )),
+        }
+    }
+}
+
+/// What a kernel is prepared from: all shapes are known.
+pub struct KernelContext<'a> {
+    /// The node's attributes.
+    pub attrs: &'a Attrs,
+    /// Types and sizes of the inputs.
+    pub inputs: &'a [TensorDesc],
+    /// Types and sizes of the outputs.
+    pub outputs: &'a [TensorDesc],
+    /// The inputs' values where they are known when planned; always there for [`Op::planned_inputs`].
+    pub values: &'a [Option<Arc<Array>>],
+}
+
+impl KernelContext<'_> {
+    /// The integers of an input that is known when planned.
+    pub fn ints(&self, i: usize) -> Option<Vec<i64>> {
+        self.values.get(i)?.as_deref()?.to_i64()
+    }
+}
+
+/// What one execution of a node costs.
+#[derive(Clone, Copy, Default, Debug, PartialEq)]
+pub struct Cost {
+    /// Floating-point operations.
+    pub flops: f64,
+    /// Bytes read and written.
+    pub bytes: f64,
+}
+
+/// Small facts about an op type that the planner goes by.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Traits {
+    /// Has effects or draws random numbers: never computed when planning, never merged with a twin.
+    pub stateful: bool,
+    /// Owns a variable's buffer, which is its output 0.
+    pub variable: bool,
+    /// Output 0 has the bytes of this input, so they share one buffer and nothing runs.
+    pub forwards: Option<usize>,
+    /// Output 0 may be computed in the buffer of one of these inputs; the kernel uses raw pointers then.
+    pub in_place: &'static [usize],
+    /// The kernel can fail on values (an index out of range, a failed check).
+    pub fallible: bool,
+    /// Runs only on the host.
+    pub host_only: bool,
+    /// No gradient flows through, and asking for one is no error (`Shape`, `StopGradient`, comparisons).
+    pub no_gradient: bool,
+}
+
+/// What a gradient rule sees.
+pub struct GradContext<'g> {
+    /// The forward node.
+    pub node: Operation<'g>,
+    /// Its inputs.
+    pub inputs: Vec<Tensor<'g>>,
+    /// Its outputs.
+    pub outputs: Vec<Tensor<'g>>,
+    /// The gradient that reaches each output; `None` for outputs that nothing depends on.
+    pub grads: Vec<Option<Tensor<'g>>>,
+}
+
+impl<'g> GradContext<'g> {
+    /// The gradient of output 0, which is there whenever a rule is asked.
+    pub fn grad(&self) -> Tensor<'g> {
+        self.grads.iter().flatten().next().copied().unwrap_or_else(|| self.node.graph().poison_tensor())
+    }
+}
+
+/// The gradients of a node's inputs, one entry each; `None` where none flows.
+pub type InputGradients<'g> = Vec<Option<Gradient<'g>>>;
+
+/// One test case of an op, walked by the table's tests: shape rule against kernel, kernel against
+/// expected values, gradient against numeric differences.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The node's attributes.
+    pub attrs: Attrs,
+    /// The inputs' values.
+    pub inputs: Vec<Array>,
+    /// The expected outputs; empty to check only shapes and gradients.
+    pub outputs: Vec<Array>,
+    /// Whether to compare the gradient rule with numeric differences of the kernel.
+    pub gradient: bool,
+}
+
+/// One part of a node that is split by device.
+pub struct Part {
+    /// Indices of the whole node's inputs that this part takes, in order.
+    pub inputs: Vec<usize>,
+    /// The part's attributes.
+    pub attrs: Attrs,
+    /// The whole node's input whose device this part runs on.
+    pub follows: usize,
+}
+
+/// An op type: its name, rules and kernels. Implementors are unit structs; a node's settings are its attributes.
+pub trait Op: Send + Sync {
+    /// TensorFlow's op type, as in `MatMul`.
+    fn name(&self) -> &'static str;
+
+    /// The small facts that the planner goes by.
+    fn traits(&self) -> Traits {
+        Traits::default()
+    }
+
+    /// The types and shapes of the outputs, or what is wrong, without the node's name.
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String>;
+
+    /// The gradient rule: builds nodes under the current scope. `None` means that there is no rule.
+    fn gradient<'g>(&self, _c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+        None
+    }
+
+    /// Work of one execution; the default moves every input and output once and computes one operation per output element.
+    fn cost(&self, c: &KernelContext<'_>) -> Cost {
+        let bytes = c.inputs.iter().chain(c.outputs).map(|d| d.bytes() as f64).sum();
+        Cost { flops: c.outputs.iter().map(|d| d.len() as f64).sum(), bytes }
+    }
+
+    /// A host kernel for these shapes, or why there is none. Not asked of ops that forward, of variables, or of nodes without outputs and effects.
+    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String>;
+
+    /// Inputs whose values must be known when the step is planned (target shapes, axes), for this many inputs.
+    fn planned_inputs(&self, _num_inputs: usize) -> SmallVec<[usize; 2]> {
+        SmallVec::new()
+    }
+
+    /// Inputs that are variables and are written.
+    fn written_inputs(&self, _attrs: &Attrs, _num_inputs: usize) -> SmallVec<[usize; 4]> {
+        SmallVec::new()
+    }
+
+    /// How a node of this type is split when the variables that it writes live on several devices; `None` if it cannot be.
+    /// `device_of` gives any value that is equal for equal devices.
+    fn split(&self, _attrs: &Attrs, _num_inputs: usize, _device_of: &dyn Fn(usize) -> u32) -> Option<Vec<Part>> {
+        None
+    }
+
+    /// The value, for ops whose output is a constant of their attributes.
+    fn constant<'a>(&self, _attrs: &'a Attrs) -> Option<&'a Arc<Array>> {
+        None
+    }
+
+    /// Element types that the op does not have a kernel for on a GPU, real or simulated.
+    fn gpu_lacks(&self, _dtype: DType) -> bool {
+        false
+    }
+
+    /// Cases that the table's tests walk.
+    fn cases(&self) -> Vec<Case> {
+        Vec::new()
+    }
+}

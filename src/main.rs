@@ -1,0 +1,2 @@
+//! The `turret` command.
+fn main() {}

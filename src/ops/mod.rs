@@ -1,0 +1,42 @@
+//! The op set: one file per op or tight family, the table of all op types, and the methods that build nodes.
+//!
+//! To add an op: write its file (or add to its family's), implement [`crate::graph::Op`] with cases, and add one line
+//! to [`TABLE`]. Tests walk the table; nothing else needs to know of it.
+
+mod constant;
+mod identity;
+mod initializer;
+mod placeholder;
+mod state;
+#[cfg(test)]
+mod table_tests;
+
+use crate::graph::OpRef;
+
+pub use state::VariableOptions;
+
+/// Every op type, by family.
+pub static TABLE: &[OpRef] = &[
+    &placeholder::Placeholder,
+    &constant::Const,
+    &state::VariableV2,
+    &state::Assign,
+    &identity::Identity,
+    &identity::NoOp,
+];
+
+/// The op type of this name, if turret has it.
+pub fn find(name: &str) -> Option<OpRef> {
+    TABLE.iter().copied().find(|op| op.name() == name)
+}
+
+/// The shape rule of ops whose output is like input 0.
+fn like_input(c: &crate::graph::InferContext<'_>) -> Result<Vec<crate::graph::Fact>, String> {
+    c.want_inputs(1)?;
+    Ok(vec![c.inputs[0].clone()])
+}
+
+/// The kernel of ops that never run: their output is another's buffer, or they have none.
+fn no_kernel() -> Result<crate::device::CpuKernel, String> {
+    Ok(Box::new(|_| Ok(())))
+}

@@ -1,0 +1,276 @@
+//! Variables: `VariableV2`, the assignments, and `get_variable`, which builds what the registry asks for.
+
+use super::identity::Identity;
+use super::initializer::initial_value;
+use super::no_kernel;
+use crate::base::{Code, DType, Diagnostic, IntoShape, Shape};
+use crate::device::CpuKernel;
+use crate::graph::{
+    Attrs, Entry, Fact, Graph, InferContext, Init, KernelContext, Lookup, Op, Operation, Regularizer, Traits, Variable,
+    keys,
+};
+use smallvec::{SmallVec, smallvec};
+
+/// TensorFlow's `VariableV2`, with attributes `dtype` and `shape`: output 0 is the variable's buffer.
+pub struct VariableV2;
+
+impl Op for VariableV2 {
+    fn name(&self) -> &'static str {
+        "VariableV2"
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { stateful: true, variable: true, ..Traits::default() }
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        c.want_inputs(0)?;
+        let dtype = c.attrs.dtype("dtype").ok_or("attribute 'dtype' is missing")?;
+        let shape = c.attrs.shape("shape").ok_or("attribute 'shape' is missing")?;
+        if !shape.is_fully_defined() && !shape.is_poisoned() {
+            return Err(format!("the shape of a variable must be fully known, got {shape}"));
+        }
+        Ok(vec![Fact::new(dtype, shape.clone())])
+    }
+
+    fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        no_kernel()
+    }
+}
+
+/// TensorFlow's `Assign`: overwrites a variable; its output is the variable's buffer afterwards.
+pub struct Assign;
+
+impl Op for Assign {
+    fn name(&self) -> &'static str {
+        "Assign"
+    }
+
+    fn traits(&self) -> Traits {
+        // The output is the variable, so that what follows it reads the new value.
+        Traits { stateful: true, ..Traits::default() }
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        assigned(c)
+    }
+
+    fn written_inputs(&self, _attrs: &Attrs, _num_inputs: usize) -> SmallVec<[usize; 4]> {
+        smallvec![0]
+    }
+
+    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        Ok(match c.inputs[0].dtype {
+            DType::F32 => copy_in::<f32>(),
+            DType::F64 => copy_in::<f64>(),
+            DType::I32 => copy_in::<i32>(),
+            DType::I64 => copy_in::<i64>(),
+            DType::Bool => copy_in::<crate::base::Bool8>(),
+        })
+    }
+}
+
+fn copy_in<T: crate::base::Element>() -> CpuKernel {
+    Box::new(|l| {
+        l.variable::<T>(0).copy_from_slice(l.input::<T>(1));
+        Ok(())
+    })
+}
+
+/// The shape rule of assignments: the value must have the variable's type and shape.
+fn assigned(c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+    c.want_inputs(2)?;
+    c.same_dtype()?;
+    if !c.shape(0).is_compatible_with(c.shape(1)) {
+        return Err(format!("the value must have the variable's shape: want {}, got {}", c.shape(0), c.shape(1)));
+    }
+    Ok(vec![c.inputs[0].clone()])
+}
+
+/// What `get_variable_with` can be told beyond name, shape and initializer.
+#[derive(Clone, Debug)]
+pub struct VariableOptions {
+    /// The element type; without it the scope's, which is `float32` unless set.
+    pub dtype: Option<DType>,
+    /// Whether optimizers change it.
+    pub trainable: bool,
+    /// A penalty, instead of the scope's.
+    pub regularizer: Option<Regularizer>,
+    /// Collections that it joins instead of the global variables.
+    pub collections: Option<Vec<String>>,
+}
+
+impl Default for VariableOptions {
+    fn default() -> VariableOptions {
+        VariableOptions { dtype: None, trainable: true, regularizer: None, collections: None }
+    }
+}
+
+impl Graph {
+    /// The variable of this name in the current variable scope: made, or found, as the scope's reuse says.
+    /// Without an initializer the scope's is used, else Glorot uniform (zeros for integers and bools).
+    #[track_caller]
+    pub fn get_variable(&self, name: &str, shape: impl IntoShape, init: impl Into<Option<Init>>) -> Variable<'_> {
+        self.get_variable_with(name, shape, init, VariableOptions::default())
+    }
+
+    /// As [`Graph::get_variable`], with options.
+    #[track_caller]
+    pub fn get_variable_with(
+        &self,
+        name: &str,
+        shape: impl IntoShape,
+        init: impl Into<Option<Init>>,
+        options: VariableOptions,
+    ) -> Variable<'_> {
+        let source = self.source_line();
+        let shape = shape.into_shape();
+        if shape.is_poisoned() {
+            return self.poison_variable();
+        }
+        let scope = self.current_variable_scope();
+        let full = match self.look_up(name, Some(&shape), options.dtype, source) {
+            Lookup::Found(variable) => return variable,
+            Lookup::Refused => return self.poison_variable(),
+            Lookup::Missing(full) => full,
+        };
+        let dtype = options.dtype.unwrap_or(scope.dtype());
+        let init = init.into().or_else(|| scope.initializer().cloned()).unwrap_or(match dtype.is_floating() {
+            true => Init::glorot_uniform(),
+            false => Init::Zeros,
+        });
+        let regularizer = options.regularizer.or(scope.regularizer());
+        let placement = scope.placement().cloned();
+        let made = NewVariable { shape, dtype, init, trainable: options.trainable, collections: options.collections };
+        let made_in = self.current_name_scope();
+        let variable = self.with_source(source, || {
+            self.no_control_dependencies(|| {
+                self.name_scope("", || {
+                    self.build_variable(&full, made_in, made, |builder, bytes| match placement {
+                        Some(rule) => {
+                            let request = rule.place(bytes);
+                            builder.device(request.spec, request.rule)
+                        }
+                        None => builder,
+                    })
+                })
+            })
+        });
+        if let (Some(Regularizer::L2(scale)), false) = (regularizer, variable.is_poison()) {
+            let _ = scale; // ADD_L2
+        }
+        variable
+    }
+
+    /// A variable made outside the reuse rule, such as an optimizer's slot: its name is made unique.
+    /// `colocated` puts it on another variable's device; without it the device scopes count.
+    #[track_caller]
+    pub fn untracked_variable<'g>(
+        &'g self,
+        name: &str,
+        shape: Shape,
+        dtype: DType,
+        init: Init,
+        colocated: Option<Variable<'g>>,
+    ) -> Variable<'g> {
+        let source = self.source_line();
+        let made_in = self.current_name_scope();
+        let made = NewVariable { shape, dtype, init, trainable: false, collections: None };
+        self.with_source(source, || {
+            self.no_control_dependencies(|| {
+                self.name_scope("", || {
+                    self.build_variable(name, made_in, made, |builder, _| match colocated {
+                        Some(with) => builder.colocate_with(with),
+                        None => builder,
+                    })
+                })
+            })
+        })
+    }
+
+    fn build_variable<'g>(
+        &'g self,
+        full: &str,
+        made_in: String,
+        new: NewVariable,
+        place: impl FnOnce(crate::graph::NodeBuilder<'g>, u64) -> crate::graph::NodeBuilder<'g>,
+    ) -> Variable<'g> {
+        let source = self.source_line();
+        let NewVariable { shape, dtype, init, trainable, collections } = new;
+        if let Init::Data(data) = &init
+            && (data.shape() != shape || data.dtype() != dtype)
+        {
+            self.report(Diagnostic::at(
+                Code::InvalidArgument,
+                format!(
+                    "the initial value of variable '{full}' must be {dtype} {shape}, got {} {}",
+                    data.dtype(),
+                    data.shape()
+                ),
+                source,
+            ));
+            return self.poison_variable();
+        }
+        self.name_scope(full, || {
+            let scope = self.current_name_scope();
+            let bytes = shape.num_elements().unwrap_or(0) * dtype.size();
+            let builder =
+                self.node_of(&VariableV2).name(format!("{scope}/")).attr("dtype", dtype).attr("shape", shape.clone());
+            let node = place(builder, bytes as u64).add();
+            if node.is_poison() {
+                return self.poison_variable();
+            }
+            let initial = self.colocate_with(node, || {
+                self.name_scope("Initializer", || {
+                    initial_value(self, &init, shape.to_dims().as_deref().unwrap_or(&[]), dtype)
+                })
+            });
+            let initializer = self.node_of(&Assign).input(node.output(0)).input(initial).colocate_with(node).add();
+            let read = self.node_of(&Identity).name("read").input(node.output(0)).colocate_with(node).tensor();
+            if initializer.is_poison() || read.is_poison() {
+                return self.poison_variable();
+            }
+            let variable = self.register(
+                full,
+                Entry {
+                    node: node.id(),
+                    read: read.id(),
+                    initializer: initializer.id(),
+                    shape: shape.clone(),
+                    dtype,
+                    source,
+                    name_scope: made_in,
+                },
+            );
+            match &collections {
+                Some(keys) => keys.iter().for_each(|key| self.add_to_collection(key, variable)),
+                None => self.add_to_collection(keys::GLOBAL_VARIABLES, variable),
+            }
+            if trainable {
+                self.add_to_collection(keys::TRAINABLE_VARIABLES, variable);
+            }
+            variable
+        })
+    }
+
+    /// A variable whose error is already reported.
+    pub fn poison_variable(&self) -> Variable<'_> {
+        let op = self.poison_operation();
+        Variable::new(op, self.poison_tensor(), op)
+    }
+
+    /// An operation that runs the initializers of all variables that are there now, named `init`.
+    #[track_caller]
+    pub fn global_variables_initializer(&self) -> Operation<'_> {
+        let initializers: Vec<Operation<'_>> = self.global_variables().into_iter().map(|v| v.initializer()).collect();
+        self.name_scope("", || self.group(initializers, "init"))
+    }
+}
+
+struct NewVariable {
+    shape: Shape,
+    dtype: DType,
+    init: Init,
+    trainable: bool,
+    collections: Option<Vec<String>>,
+}
