@@ -1,0 +1,279 @@
+//! One device's part of a step: a flat list of commands over buffers whose places are fixed.
+//!
+//! Invariant: running a program allocates nothing and takes no decision; order between devices is in its events alone.
+
+use super::kernel::{CpuKernel, Launch, View};
+use super::machine::DeviceId;
+use super::team::Team;
+use super::waiter::Waiter;
+use smallvec::SmallVec;
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// One thing that a device does.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Runs a kernel.
+    Launch {
+        /// Which of the program's kernels.
+        kernel: u32,
+        /// Its inputs among the program's views.
+        inputs: Range<u32>,
+        /// Its outputs among the program's views.
+        outputs: Range<u32>,
+        /// The step's node, for messages and traces.
+        node: u32,
+        /// True if it changes variables.
+        writes: bool,
+    },
+    /// Copies a buffer into this device's memory, or within it.
+    Copy {
+        /// The source among the program's views.
+        from: u32,
+        /// The destination among the program's views.
+        to: u32,
+        /// The step's node.
+        node: u32,
+        /// True if the two devices do not reach each other, so that it goes through the host.
+        staged: bool,
+    },
+    /// Waits for an event of this step.
+    Wait(u32),
+    /// Marks an event of this step.
+    Signal(u32),
+}
+
+/// The commands of one device in one step.
+pub struct Program {
+    /// The device that runs it.
+    pub device: DeviceId,
+    /// The commands, in order.
+    pub commands: Vec<Command>,
+    /// The kernels that they launch.
+    pub kernels: Vec<Arc<CpuKernel>>,
+    views: UnsafeCell<Vec<View>>,
+    /// Host memory that staged copies pass through.
+    staging: UnsafeCell<Vec<u8>>,
+}
+
+// SAFETY: `views` is written only by `patch`, whose contract excludes a run; `staging` is used only by the one thread
+// that executes the program.
+unsafe impl Sync for Program {}
+// SAFETY: the addresses in the views belong to memory that the owner of the program keeps; any thread may use them.
+unsafe impl Send for Program {}
+
+impl Program {
+    /// A program.
+    pub fn new(
+        device: DeviceId,
+        commands: Vec<Command>,
+        kernels: Vec<Arc<CpuKernel>>,
+        views: Vec<View>,
+        staging_bytes: usize,
+    ) -> Program {
+        Program {
+            device,
+            commands,
+            kernels,
+            views: UnsafeCell::new(views),
+            staging: UnsafeCell::new(vec![0; staging_bytes]),
+        }
+    }
+
+    /// Points one view at another address, such as this step's feed.
+    ///
+    /// # Safety
+    /// The program must not be running, and the address must stay valid for every step until it is patched again.
+    pub unsafe fn patch(&self, view: u32, start: *mut u8) {
+        // SAFETY: by the contract nobody reads the views now.
+        unsafe { (&mut *self.views.get())[view as usize].start = start };
+    }
+
+    /// Runs all commands, or stops at the first failure of any device.
+    ///
+    /// # Safety
+    /// One thread at a time; every view is valid; the events order all accesses to shared buffers.
+    pub unsafe fn execute(&self, step: &Step, team: &Team) {
+        // SAFETY: nobody patches while the program runs.
+        let views: &[View] = unsafe { &*self.views.get() };
+        let epoch = step.epoch.load(Ordering::Acquire);
+        let waiter = &step.waiters[self.device.index()];
+        for command in &self.commands {
+            match command {
+                Command::Wait(event) => {
+                    let event = &step.events[*event as usize];
+                    waiter.wait(|| event.done.load(Ordering::Acquire) == epoch || step.aborted());
+                }
+                Command::Signal(event) => {
+                    let event = &step.events[*event as usize];
+                    event.done.store(epoch, Ordering::Release);
+                    event.waiters.iter().for_each(|d| step.waiters[d.index()].wake());
+                }
+                Command::Launch { kernel, inputs, outputs, node, writes } => {
+                    let started = step.started();
+                    if *writes {
+                        step.wrote.store(true, Ordering::Relaxed);
+                    }
+                    let inputs = &views[inputs.start as usize..inputs.end as usize];
+                    let outputs = &views[outputs.start as usize..outputs.end as usize];
+                    // SAFETY: by this function's contract.
+                    let launch = unsafe { Launch::new(inputs, outputs, team) };
+                    let kernel = &self.kernels[*kernel as usize];
+                    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| kernel(&launch)));
+                    match result {
+                        Ok(Ok(())) => step.finished(self.device, *node, started),
+                        Ok(Err(message)) => step.fail(*node, message, false),
+                        Err(panic) => step.fail(*node, panic_text(&*panic), true),
+                    }
+                }
+                Command::Copy { from, to, node, staged } => {
+                    let started = step.started();
+                    let (from, to) = (views[*from as usize], views[*to as usize]);
+                    let bytes = to.len * to.dtype.size();
+                    // SAFETY: both buffers hold `bytes` bytes and are no part of each other; the staging buffer is as
+                    // large as the largest staged copy.
+                    unsafe {
+                        if *staged {
+                            let staging = (*self.staging.get()).as_mut_ptr();
+                            std::ptr::copy_nonoverlapping(from.start, staging, bytes);
+                            std::ptr::copy_nonoverlapping(staging, to.start, bytes);
+                        } else {
+                            std::ptr::copy_nonoverlapping(from.start, to.start, bytes);
+                        }
+                    }
+                    step.finished(self.device, *node, started);
+                }
+            }
+            if step.aborted() {
+                return;
+            }
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| s.to_string()).or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("the kernel panicked: {}", text.unwrap_or_else(|| "no message".into()))
+}
+
+/// Something that one device tells others in a step.
+#[derive(Default)]
+pub struct Event {
+    done: AtomicU64,
+    /// The devices that wait for it.
+    pub waiters: SmallVec<[DeviceId; 2]>,
+}
+
+/// Why a step ended early.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The step's node that failed first.
+    pub node: u32,
+    /// What its kernel said.
+    pub message: String,
+    /// True for a fault of the program rather than of its input.
+    pub panicked: bool,
+}
+
+/// When a node of a step ran.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Span {
+    /// The step's node.
+    pub node: u32,
+    /// Nanoseconds since the step began.
+    pub start_ns: u64,
+    /// Nanoseconds since the step began.
+    pub end_ns: u64,
+}
+
+/// What the devices of a step share while it runs.
+pub struct Step {
+    /// The events, by number.
+    pub events: Vec<Event>,
+    /// Where each device of the machine waits.
+    pub waiters: Vec<Arc<Waiter>>,
+    epoch: AtomicU64,
+    abort: AtomicBool,
+    wrote: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+    tracing: AtomicBool,
+    began: Mutex<Instant>,
+    spans: Vec<Mutex<Vec<Span>>>,
+}
+
+impl Step {
+    /// The state of a step with these events, on a machine with these waiters.
+    pub fn new(events: Vec<Event>, waiters: Vec<Arc<Waiter>>) -> Step {
+        Step {
+            events,
+            spans: waiters.iter().map(|_| Mutex::new(Vec::new())).collect(),
+            waiters,
+            epoch: AtomicU64::new(0),
+            abort: AtomicBool::new(false),
+            wrote: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            tracing: AtomicBool::new(false),
+            began: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Begins a new step; all events are unmarked again.
+    pub fn begin(&self, trace: bool) {
+        self.abort.store(false, Ordering::Relaxed);
+        self.wrote.store(false, Ordering::Relaxed);
+        self.tracing.store(trace, Ordering::Relaxed);
+        if trace {
+            *lock(&self.began) = Instant::now();
+            self.spans.iter().for_each(|s| lock(s).clear());
+        }
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// True if some device failed.
+    pub fn aborted(&self) -> bool {
+        self.abort.load(Ordering::Acquire)
+    }
+
+    /// True if a kernel that changes variables has begun.
+    pub fn wrote(&self) -> bool {
+        self.wrote.load(Ordering::Acquire)
+    }
+
+    /// Ends the step on all devices; the first failure is kept.
+    pub fn fail(&self, node: u32, message: String, panicked: bool) {
+        lock(&self.failure).get_or_insert(Failure { node, message, panicked });
+        self.abort.store(true, Ordering::SeqCst);
+        self.waiters.iter().for_each(|w| w.wake());
+    }
+
+    /// Takes the failure of the step that just ended, if it failed.
+    pub fn take_failure(&self) -> Option<Failure> {
+        if !self.aborted() {
+            return None;
+        }
+        lock(&self.failure).take()
+    }
+
+    /// When the nodes of the last traced step ran, by device.
+    pub fn spans(&self) -> Vec<Vec<Span>> {
+        self.spans.iter().map(|s| lock(s).clone()).collect()
+    }
+
+    fn started(&self) -> Option<Instant> {
+        self.tracing.load(Ordering::Relaxed).then(Instant::now)
+    }
+
+    fn finished(&self, device: DeviceId, node: u32, started: Option<Instant>) {
+        let Some(started) = started else { return };
+        let began = *lock(&self.began);
+        let ns = |t: Instant| t.saturating_duration_since(began).as_nanos() as u64;
+        lock(&self.spans[device.index()]).push(Span { node, start_ns: ns(started), end_ns: ns(Instant::now()) });
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
