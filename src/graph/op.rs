@@ -149,6 +149,8 @@ pub struct Traits {
     pub fallible: bool,
     /// Runs only on the host.
     pub host_only: bool,
+    /// Replaces the whole of the variables that it writes without reading them, as initializers do.
+    pub overwrites: bool,
     /// No gradient flows through, and asking for one is no error (`Shape`, `StopGradient`, comparisons).
     pub no_gradient: bool,
 }
@@ -225,6 +227,12 @@ pub trait Op: Send + Sync {
 
     /// A host kernel for these shapes, or why there is none. Not asked of ops that forward, of variables, or of nodes without outputs and effects.
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String>;
+
+    /// For ops whose outputs are the bytes of inputs, or runs of them: per output the input and the byte where it starts.
+    /// Nothing runs for such a node. The default goes by [`Traits::forwards`].
+    fn aliases(&self, _c: &KernelContext<'_>) -> Option<SmallVec<[(usize, usize); 2]>> {
+        self.traits().forwards.map(|input| smallvec::smallvec![(input, 0)])
+    }
 
     /// Inputs whose values must be known when the step is planned (target shapes, axes), for this many inputs.
     fn planned_inputs(&self, _num_inputs: usize) -> SmallVec<[usize; 2]> {

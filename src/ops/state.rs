@@ -48,7 +48,7 @@ impl Op for Assign {
 
     fn traits(&self) -> Traits {
         // The output is the variable, so that what follows it reads the new value.
-        Traits { stateful: true, ..Traits::default() }
+        Traits { stateful: true, overwrites: true, ..Traits::default() }
     }
 
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
