@@ -3,6 +3,9 @@
 //! To add an op: write its file (or add to its family's), implement [`crate::graph::Op`] with cases, and add one line
 //! to [`TABLE`]. Tests walk the table; nothing else needs to know of it.
 
+mod apply;
+mod apply_kernels;
+mod apply_rules;
 mod constant;
 mod identity;
 mod initializer;
@@ -13,6 +16,7 @@ mod table_tests;
 
 use crate::graph::OpRef;
 
+pub use apply::{ApplyGradients, ApplyLayout, UpdateRule, VariableInputs};
 pub use state::VariableOptions;
 
 /// Every op type, by family.
@@ -23,6 +27,7 @@ pub static TABLE: &[OpRef] = &[
     &state::Assign,
     &identity::Identity,
     &identity::NoOp,
+    &apply::ApplyGradients,
 ];
 
 /// The op type of this name, if turret has it.

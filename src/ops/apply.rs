@@ -1,0 +1,361 @@
+//! `ApplyGradients`: one node that applies the whole (gradient, variable) list of an optimizer.
+//!
+//! TensorFlow has one `Apply…` node a variable, and turret's GraphDef forms translate. Formulas are those of
+//! TensorFlow's kernels. Absent: making slots and choosing hyper-parameters, which `train` does.
+
+use super::apply_kernels;
+use crate::base::Shape;
+use crate::device::CpuKernel;
+use crate::graph::{Attrs, Cost, Fact, InferContext, KernelContext, Op, Part, Traits};
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Which update rule a node applies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UpdateRule {
+    /// `var -= lr · g`.
+    GradientDescent,
+    /// `accum = momentum · accum + g; var -= lr · accum`, or Nesterov's form.
+    Momentum,
+    /// Kingma and Ba, 2014, with epsilon outside of the root, as in the formulation before its section 2.1.
+    Adam,
+    /// Hinton's lecture 6e with momentum: `mom = momentum · mom + lr · g / sqrt(ms + epsilon)`.
+    RmsProp,
+    /// Duchi et al., 2011: `accum += g²; var -= lr · g / sqrt(accum)`.
+    Adagrad,
+}
+
+impl UpdateRule {
+    /// Every rule.
+    pub const ALL: [UpdateRule; 5] =
+        [UpdateRule::GradientDescent, UpdateRule::Momentum, UpdateRule::Adam, UpdateRule::RmsProp, UpdateRule::Adagrad];
+
+    /// The value of attribute `optimizer`, which is also TensorFlow's default name of the train op.
+    pub fn name(self) -> &'static str {
+        match self {
+            UpdateRule::GradientDescent => "GradientDescent",
+            UpdateRule::Momentum => "Momentum",
+            UpdateRule::Adam => "Adam",
+            UpdateRule::RmsProp => "RMSProp",
+            UpdateRule::Adagrad => "Adagrad",
+        }
+    }
+
+    /// The rule of this name.
+    pub fn from_name(name: &str) -> Option<UpdateRule> {
+        UpdateRule::ALL.into_iter().find(|r| r.name() == name)
+    }
+
+    /// The scalar inputs, in order, by TensorFlow's node names.
+    pub fn hypers(self) -> &'static [&'static str] {
+        match self {
+            UpdateRule::GradientDescent | UpdateRule::Adagrad => &["learning_rate"],
+            UpdateRule::Momentum => &["learning_rate", "momentum"],
+            UpdateRule::Adam => &["learning_rate", "beta1", "beta2", "epsilon"],
+            UpdateRule::RmsProp => &["learning_rate", "decay", "momentum", "epsilon"],
+        }
+    }
+
+    /// The names of a variable's slots, in the order of the inputs.
+    pub fn slots(self) -> &'static [&'static str] {
+        match self {
+            UpdateRule::GradientDescent => &[],
+            UpdateRule::Momentum => &["Momentum"],
+            UpdateRule::Adam => &["Adam", "Adam_1"],
+            UpdateRule::RmsProp => &["RMSProp", "RMSProp_1"],
+            UpdateRule::Adagrad => &["Adagrad"],
+        }
+    }
+
+    /// The variables that the node shares between all variables, in the order of the inputs.
+    pub fn powers(self) -> &'static [&'static str] {
+        match self {
+            UpdateRule::Adam => &["beta1_power", "beta2_power"],
+            _ => &[],
+        }
+    }
+}
+
+/// Where one variable's inputs are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VariableInputs {
+    /// The variable's buffer.
+    pub var: usize,
+    /// Its slots' buffers.
+    pub slots: Range<usize>,
+    /// The gradient, or its rows.
+    pub gradient: usize,
+    /// The row numbers, for a gradient of rows.
+    pub indices: Option<usize>,
+}
+
+/// The order of an `ApplyGradients` node's inputs. Everyone who builds, splits or runs one goes by this:
+///
+/// 1. the hyper-parameters of [`UpdateRule::hypers`]: scalars of any floating type, cast to each variable's type;
+/// 2. the shared variables of [`UpdateRule::powers`] (buffers; multiplied by beta1 and beta2 after all updates);
+/// 3. for each variable: its buffer, its slots' buffers, and its gradient, or the gradient's rows and row numbers;
+/// 4. the global step's buffer (`int32` or `int64`; incremented by one), if `has_global_step`.
+///
+/// A part without variables that does not update the powers has neither 1 nor 2.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ApplyLayout {
+    /// Attribute `optimizer`.
+    pub rule: UpdateRule,
+    /// Attribute `use_nesterov`: Momentum and Adam look ahead.
+    pub use_nesterov: bool,
+    /// Attribute `sparse`: which gradients are rows with row numbers. Its length is attribute `num_vars`.
+    pub sparse: Vec<bool>,
+    /// Attribute `updates_powers`: whether this part multiplies the powers; true where unset.
+    pub updates_powers: bool,
+    /// Attribute `has_global_step`.
+    pub has_global_step: bool,
+}
+
+impl ApplyLayout {
+    /// The layout of a whole node.
+    pub fn new(rule: UpdateRule, use_nesterov: bool, sparse: Vec<bool>, has_global_step: bool) -> ApplyLayout {
+        ApplyLayout { rule, use_nesterov, sparse, updates_powers: true, has_global_step }
+    }
+
+    /// The layout that a node's attributes describe.
+    ///
+    /// # Errors
+    /// When an attribute is missing or contradicts another.
+    pub fn from_attrs(attrs: &Attrs) -> Result<ApplyLayout, String> {
+        let name = attrs.str("optimizer").ok_or("attribute 'optimizer' is missing")?;
+        let rule = UpdateRule::from_name(name).ok_or_else(|| {
+            let known: Vec<&str> = UpdateRule::ALL.iter().map(|r| r.name()).collect();
+            format!("attribute 'optimizer' must be one of {}, got '{name}'", known.join(", "))
+        })?;
+        let sparse = attrs.bools("sparse");
+        let count = attrs.int("num_vars").unwrap_or(sparse.len() as i64);
+        if count != sparse.len() as i64 {
+            return Err(format!("attribute 'num_vars' is {count}, but 'sparse' has {} entries", sparse.len()));
+        }
+        let updates_powers = attrs.get("updates_powers").is_none() || attrs.bool("updates_powers");
+        Ok(ApplyLayout {
+            rule,
+            use_nesterov: attrs.bool("use_nesterov"),
+            sparse: sparse.to_vec(),
+            updates_powers,
+            has_global_step: attrs.bool("has_global_step"),
+        })
+    }
+
+    /// The attributes that describe this layout.
+    pub fn attrs(&self) -> Attrs {
+        Attrs::new()
+            .with("optimizer", self.rule.name())
+            .with("use_nesterov", self.use_nesterov)
+            .with("sparse", self.sparse.clone())
+            .with("num_vars", self.sparse.len() as i64)
+            .with("updates_powers", self.updates_powers)
+            .with("has_global_step", self.has_global_step)
+    }
+
+    /// Number of variables.
+    pub fn num_vars(&self) -> usize {
+        self.sparse.len()
+    }
+
+    /// The hyper-parameters.
+    pub fn hypers(&self) -> Range<usize> {
+        let only_counts = self.sparse.is_empty() && !(self.updates_powers && !self.rule.powers().is_empty());
+        0..if only_counts { 0 } else { self.rule.hypers().len() }
+    }
+
+    /// The shared variables.
+    pub fn powers(&self) -> Range<usize> {
+        let start = self.hypers().end;
+        start..start + if start == 0 { 0 } else { self.rule.powers().len() }
+    }
+
+    /// The inputs of all variables, in order.
+    pub fn variables(&self) -> impl Iterator<Item = VariableInputs> + '_ {
+        let slots = self.rule.slots().len();
+        self.sparse.iter().scan(self.powers().end, move |next, &sparse| {
+            let var = *next;
+            let gradient = var + 1 + slots;
+            *next = gradient + 1 + usize::from(sparse);
+            Some(VariableInputs { var, slots: var + 1..gradient, gradient, indices: sparse.then_some(gradient + 1) })
+        })
+    }
+
+    fn variables_end(&self) -> usize {
+        let rows = self.sparse.iter().filter(|s| **s).count();
+        self.powers().end + self.sparse.len() * (2 + self.rule.slots().len()) + rows
+    }
+
+    /// The global step's buffer.
+    pub fn global_step(&self) -> Option<usize> {
+        self.has_global_step.then(|| self.variables_end())
+    }
+
+    /// Number of inputs.
+    pub fn num_inputs(&self) -> usize {
+        self.variables_end() + usize::from(self.has_global_step)
+    }
+
+    fn written(&self) -> impl Iterator<Item = usize> + '_ {
+        let powers = if self.updates_powers { self.powers() } else { 0..0 };
+        powers.chain(self.variables().flat_map(|v| v.var..v.slots.end)).chain(self.global_step())
+    }
+}
+
+/// One node for a whole training step's updates; see [`ApplyLayout`] for its inputs. It has no outputs.
+pub struct ApplyGradients;
+
+impl Op for ApplyGradients {
+    fn name(&self) -> &'static str {
+        "ApplyGradients"
+    }
+
+    fn traits(&self) -> Traits {
+        // Only gradients of rows can fail, and they do before anything is written.
+        Traits { stateful: true, fallible: true, no_gradient: true, ..Traits::default() }
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        let layout = ApplyLayout::from_attrs(c.attrs)?;
+        c.want_inputs(layout.num_inputs())?;
+        let scalar = |i: usize, name: &str| -> Result<(), String> {
+            if !c.shape(i).is_compatible_with(&Shape::scalar()) {
+                return Err(format!("{name} must be a scalar, got shape {}", c.shape(i)));
+            }
+            Ok(())
+        };
+        let names = layout.rule.hypers().iter().chain(layout.rule.powers());
+        for (i, name) in (0..layout.powers().end).zip(names) {
+            scalar(i, name)?;
+            if !c.dtype(i).is_floating() {
+                return Err(format!("{name} must be float32 or float64, got {}", c.dtype(i)));
+            }
+        }
+        for (number, v) in layout.variables().enumerate() {
+            check_variable(c, number, &v)?;
+        }
+        if let Some(step) = layout.global_step() {
+            scalar(step, "the global step")?;
+            if !c.dtype(step).is_integer() {
+                return Err(format!("the global step must be int32 or int64, got {}", c.dtype(step)));
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    fn cost(&self, c: &KernelContext<'_>) -> Cost {
+        let Ok(layout) = ApplyLayout::from_attrs(c.attrs) else { return Cost::default() };
+        let per_element = match layout.rule {
+            UpdateRule::GradientDescent => 2.0,
+            UpdateRule::Momentum => 4.0,
+            UpdateRule::Adagrad => 6.0,
+            UpdateRule::Adam => 11.0,
+            UpdateRule::RmsProp => 10.0,
+        };
+        let read: usize = c.inputs.iter().map(|d| d.bytes()).sum();
+        let written: usize = layout.written().filter_map(|i| c.inputs.get(i)).map(|d| d.bytes()).sum();
+        let elements: usize = layout.variables().filter_map(|v| c.inputs.get(v.var)).map(|d| d.len()).sum();
+        Cost { flops: per_element * elements as f64, bytes: (read + written) as f64 }
+    }
+
+    fn written_inputs(&self, attrs: &Attrs, num_inputs: usize) -> SmallVec<[usize; 4]> {
+        match ApplyLayout::from_attrs(attrs) {
+            Ok(layout) => layout.written().filter(|&i| i < num_inputs).collect(),
+            Err(_) => SmallVec::new(),
+        }
+    }
+
+    /// One part a device, in the order of the first variable there. The beta powers are multiplied by the part on
+    /// their device alone, and the global step is counted by the part on its device; where no variable lives there,
+    /// a part without variables does it. Powers on two devices cannot be split.
+    fn split(&self, attrs: &Attrs, num_inputs: usize, device_of: &dyn Fn(usize) -> u32) -> Option<Vec<Part>> {
+        let whole = ApplyLayout::from_attrs(attrs).ok().filter(|l| l.num_inputs() == num_inputs)?;
+        let mut groups: Vec<Group> = Vec::new();
+        let group_of = |groups: &mut Vec<Group>, input: usize| {
+            let device = device_of(input);
+            groups.iter().position(|g| g.device == device).unwrap_or_else(|| {
+                groups.push(Group { device, follows: input, ..Group::default() });
+                groups.len() - 1
+            })
+        };
+        for v in whole.variables() {
+            let group = group_of(&mut groups, v.var);
+            groups[group].variables.push(v);
+        }
+        let powers = whole.powers();
+        if whole.updates_powers && !powers.is_empty() {
+            let group = group_of(&mut groups, powers.start);
+            if powers.clone().any(|p| device_of(p) != groups[group].device) {
+                return None;
+            }
+            groups[group].powers = true;
+        }
+        if let Some(step) = whole.global_step() {
+            let group = group_of(&mut groups, step);
+            groups[group].step = Some(step);
+        }
+        Some(groups.into_iter().map(|g| g.part(&whole)).collect())
+    }
+
+    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        apply_kernels::prepare(ApplyLayout::from_attrs(c.attrs)?, c)
+    }
+}
+
+#[derive(Default)]
+struct Group {
+    device: u32,
+    follows: usize,
+    variables: Vec<VariableInputs>,
+    powers: bool,
+    step: Option<usize>,
+}
+
+impl Group {
+    fn part(self, whole: &ApplyLayout) -> Part {
+        let layout = ApplyLayout {
+            rule: whole.rule,
+            use_nesterov: whole.use_nesterov,
+            sparse: self.variables.iter().map(|v| v.indices.is_some()).collect(),
+            updates_powers: self.powers,
+            has_global_step: self.step.is_some(),
+        };
+        let shared = if layout.hypers().is_empty() { 0..0 } else { 0..whole.powers().end };
+        let variables = self.variables.iter().flat_map(|v| v.var..v.indices.unwrap_or(v.gradient) + 1);
+        let inputs = shared.chain(variables).chain(self.step).collect();
+        Part { inputs, attrs: layout.attrs(), follows: self.follows }
+    }
+}
+
+/// One variable's slots and gradient must be of its type and shape.
+fn check_variable(c: &InferContext<'_>, number: usize, v: &VariableInputs) -> Result<(), String> {
+    let (dtype, shape) = (c.dtype(v.var), c.shape(v.var));
+    if !dtype.is_floating() {
+        return Err(format!("variable {number} must be float32 or float64 to be trained, got {dtype}"));
+    }
+    let like = |i: usize, what: &str, want: &Shape| -> Result<(), String> {
+        if c.dtype(i) != dtype {
+            return Err(format!("{what} of variable {number} must have its type: want {dtype}, got {}", c.dtype(i)));
+        }
+        if !c.shape(i).is_compatible_with(want) {
+            return Err(format!("{what} of variable {number} must have its shape: want {want}, got {}", c.shape(i)));
+        }
+        Ok(())
+    };
+    v.slots.clone().try_for_each(|slot| like(slot, "a slot", shape))?;
+    let Some(indices) = v.indices else { return like(v.gradient, "the gradient", shape) };
+    let Some(dims) = shape.dims() else { return Ok(()) };
+    let Some((_, width)) = dims.split_first() else {
+        return Err(format!("variable {number} is a scalar, so its gradient cannot be rows; make the gradient dense"));
+    };
+    let count = c.shape(indices).dim(0);
+    like(v.gradient, "the gradient's rows", &Shape::partial([count].into_iter().chain(width.iter().copied())))?;
+    if !c.dtype(indices).is_integer() || c.shape(indices).rank().is_some_and(|r| r != 1) {
+        return Err(format!(
+            "the row numbers for variable {number} must be an int32 or int64 vector, got {} {}",
+            c.dtype(indices),
+            c.shape(indices)
+        ));
+    }
+    Ok(())
+}
