@@ -1,0 +1,11 @@
+//! The one integration binary: recorded figures, users' trouble cases, and the rules of the house.
+//!
+//! The code of the tests lives in `tests/suite`, the recorded figures in `tests/fixtures`; the environment variable
+//! `TURRET_FIXTURES` names another folder of the same layout to judge by.
+
+#[path = "suite/cases/mod.rs"]
+mod cases;
+#[path = "suite/fixtures/mod.rs"]
+mod fixtures;
+#[path = "suite/house.rs"]
+mod house;

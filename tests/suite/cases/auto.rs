@@ -1,0 +1,1 @@
+//! Cases of automatic differentiation at its edges.

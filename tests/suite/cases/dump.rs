@@ -1,0 +1,1 @@
+//! Cases of names and of graph dumps.

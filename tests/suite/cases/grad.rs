@@ -1,0 +1,1 @@
+//! Cases of tower gradients and their averaging.

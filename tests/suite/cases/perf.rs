@@ -1,0 +1,1 @@
+//! Cases of copies, memory and speed.

@@ -1,0 +1,1 @@
+//! Cases of sessions and running.

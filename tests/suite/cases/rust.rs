@@ -1,0 +1,1 @@
+//! Cases that libraries in Rust have met.

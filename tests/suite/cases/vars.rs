@@ -1,0 +1,1 @@
+//! Cases of variables, scopes and reuse.
