@@ -4,6 +4,7 @@ use super::graph::Graph;
 use super::node::{NodeId, TensorId};
 use super::tensor::{Operation, Tensor, Variable};
 use indexmap::IndexMap;
+use std::panic::Location;
 
 /// The names of the collections that turret itself fills or reads, as TensorFlow has them.
 pub mod keys {
@@ -76,15 +77,25 @@ impl<'g> CollectionItem<'g> {
 
 impl Graph {
     /// Adds to a collection. Poison handles are left out: their error is reported.
+    /// One of another graph is reported.
+    #[track_caller]
     pub fn add_to_collection<'g>(&'g self, key: &str, item: impl Into<CollectionItem<'g>>) {
-        let item = match item.into() {
-            CollectionItem::Tensor(t) if !t.is_poison() => Item::Tensor(t.id),
-            CollectionItem::Operation(o) if !o.is_poison() => Item::Operation(o.id),
-            CollectionItem::Variable(v) if !v.is_poison() => match self.lock().registry.index_of(v.node.id) {
+        let item = item.into();
+        let op = match item {
+            CollectionItem::Tensor(t) => t.op(),
+            CollectionItem::Operation(o) => o,
+            CollectionItem::Variable(v) => v.op(),
+        };
+        if self.own(op, "collection", Location::caller()).is_none() {
+            return;
+        }
+        let item = match item {
+            CollectionItem::Tensor(t) => Item::Tensor(t.id),
+            CollectionItem::Operation(o) => Item::Operation(o.id),
+            CollectionItem::Variable(v) => match self.lock().registry.index_of(v.node.id) {
                 Some(index) => Item::Variable(index),
                 None => return,
             },
-            _ => return,
         };
         self.lock().collections.0.entry(key.to_string()).or_default().push(item);
     }

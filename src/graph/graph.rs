@@ -1,11 +1,12 @@
 //! The graph: an arena of nodes with unique names, and the diagnostics of what could not be added.
 //!
 //! Invariants: nodes never change and never go; a node's inputs have smaller ids. The lock is held inside one method,
-//! never while a user's closure runs.
+//! never while a user's closure runs. Threads may build in one graph at the same time: names stay unique and scopes are
+//! each thread's own, but the order of nodes, and so the suffixes of names, is then no longer the same in every run.
 
 use super::attrs::{Attr, Attrs};
 use super::collections::Collections;
-use super::names::{self, NameTable};
+use super::names::{self, Kind, NameTable};
 use super::node::{DeviceRequest, DeviceRule, Node, NodeId, TensorId};
 use super::op::{InferContext, OpRef};
 use super::registry::Registry;
@@ -15,9 +16,11 @@ use crate::base::{Array, Code, DeviceSpec, Diagnostic, Error, Result, SourceLine
 use indexmap::IndexMap;
 use smallvec::SmallVec;
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::ThreadId;
 
 /// A computation graph that is being built. Handles borrow it; it can be shared between threads.
 pub struct Graph {
@@ -28,7 +31,8 @@ pub struct Graph {
 pub(super) struct Inner {
     pub nodes: IndexMap<Arc<str>, Arc<Node>>,
     pub names: NameTable,
-    pub scope: ScopeState,
+    /// The open scopes of each thread that builds.
+    pub scopes: HashMap<ThreadId, ScopeState>,
     pub registry: Registry,
     pub collections: Collections,
     pub diagnostics: Vec<Diagnostic>,
@@ -52,7 +56,7 @@ impl Graph {
             inner: Mutex::new(Inner {
                 nodes: IndexMap::new(),
                 names: NameTable::default(),
-                scope: ScopeState::default(),
+                scopes: HashMap::new(),
                 registry: Registry::default(),
                 collections: Collections::default(),
                 diagnostics: Vec::new(),
@@ -219,10 +223,16 @@ impl Graph {
 
     fn add(&self, new: NodeBuilder<'_>, caller: SourceLine) -> NodeId {
         let (source, name_scope, devices, colocation) = {
-            let inner = self.lock();
-            let scope = &inner.scope;
-            let colocation: SmallVec<[NodeId; 1]> = scope.colocation.iter().copied().chain(new.colocate).collect();
-            (scope.source.unwrap_or(caller), scope.name_scope.clone(), scope.devices.clone(), colocation)
+            let mut inner = self.lock();
+            let scope = inner.scope();
+            // The node's own colocation shuts out the device scopes, as `colocate_with` does.
+            let devices = if new.colocate.is_some() { Arc::default() } else { scope.devices.clone() };
+            let (source, name_scope) = (scope.source.unwrap_or(caller), scope.name_scope.clone());
+            let ids: SmallVec<[NodeId; 2]> =
+                new.colocate.into_iter().chain(scope.colocation.iter().rev().copied()).collect();
+            let nodes: SmallVec<[Arc<Node>; 2]> =
+                ids.iter().filter_map(|id| Some(inner.nodes.get_index(id.index())?.1.clone())).collect();
+            (source, name_scope, devices, nodes)
         };
         let fail = |code, message: String| {
             self.report(Diagnostic::at(code, message, source));
@@ -231,12 +241,13 @@ impl Graph {
         if let Some(problem) = new.problem {
             return fail(Code::InvalidArgument, problem);
         }
-        if new.inputs.iter().any(|i| i.node == NodeId::POISON) || new.controls.contains(&NodeId::POISON) {
+        let mut needed = new.inputs.iter().map(|i| i.node).chain(new.controls.iter().copied()).chain(new.colocate);
+        if needed.any(|n| n == NodeId::POISON) {
             return NodeId::POISON;
         }
         let nested = !name_scope.is_empty();
-        if let Err(message) = names::check(&new.name, nested, "op") {
-            return fail(Code::InvalidArgument, message);
+        if let Err(illegal) = names::check(&new.name, nested, Kind::Op) {
+            return fail(Code::InvalidArgument, illegal.message);
         }
         let full = match new.name.strip_suffix('/') {
             Some(exact) => exact.to_string(),
@@ -250,7 +261,7 @@ impl Graph {
                 format!("cannot add '{full}' ({kind}): the graph was finalised at {at}; add it before"),
             );
         }
-        let device = match self.device_of(&new, &devices, colocation.last().copied(), &full) {
+        let device = match device_of(&new, &devices, &colocation, &full) {
             Ok(device) => device,
             Err(e) => return fail(Code::InvalidArgument, format!("device function of '{full}': {e}")),
         };
@@ -305,8 +316,8 @@ impl Graph {
             _ => inner.names.unique(&full).into(),
         };
         let id = NodeId(inner.nodes.len() as u32);
-        let controls = inner.scope.control_inputs(&new.inputs, &new.controls);
-        inner.scope.saw(id);
+        let controls = inner.scope().control_inputs(&new.inputs, &new.controls);
+        inner.scope().saw(id);
         let node = Node {
             id,
             name: name.clone(),
@@ -315,51 +326,66 @@ impl Graph {
             inputs: new.inputs,
             control_inputs: controls,
             device,
-            colocated_with: colocation,
+            colocated_with: colocation_groups(&inner, &colocation),
             outputs: outputs.into(),
             source,
         };
         inner.nodes.insert(name, Arc::new(node));
         id
     }
+}
 
-    fn device_of(
-        &self,
-        new: &NodeBuilder<'_>,
-        devices: &[DeviceEntry],
-        colocation: Option<NodeId>,
-        name: &str,
-    ) -> Result<DeviceRequest> {
-        if let Some(device) = &new.device {
-            return Ok(device.clone());
-        }
-        if let Some(with) = colocation {
-            let with = self.node(with).ok_or_else(|| Error::invalid("colocation with a node that is not there"))?;
-            if new.colocate.is_some() || !with.device.spec.is_empty() || devices.is_empty() {
-                let rule = DeviceRule::Colocated(with.name.to_string());
-                return Ok(DeviceRequest { spec: with.device.spec.clone(), rule });
-            }
-        }
-        let mut request = DeviceRequest::default();
-        for entry in devices.iter().rev() {
-            match entry {
-                DeviceEntry::Clear => break,
-                DeviceEntry::Spec(spec, rule) => {
-                    if request.rule == DeviceRule::Unset && !spec.is_empty() {
-                        request.rule = rule.clone();
-                    }
-                    request.spec = request.spec.merged_into(spec);
-                }
-                DeviceEntry::Function(function) => {
-                    let spec = function(&NewNode { name, op_type: new.op.name(), device: &request.spec })?;
-                    if spec != request.spec {
-                        request = DeviceRequest { spec, rule: DeviceRule::Function };
-                    }
-                }
-            }
-        }
-        Ok(request)
+/// The device that a new node asks for. As in TensorFlow the device scopes are asked first, innermost first, and the
+/// innermost colocation with a node that asks for a device overrides what they say.
+fn device_of(
+    new: &NodeBuilder<'_>,
+    devices: &[DeviceEntry],
+    colocation: &[Arc<Node>],
+    name: &str,
+) -> Result<DeviceRequest> {
+    if let Some(device) = &new.device {
+        return Ok(device.clone());
     }
+    let mut request = DeviceRequest::default();
+    for entry in devices.iter().rev() {
+        match entry {
+            DeviceEntry::Clear => break,
+            DeviceEntry::Spec(spec, rule) => {
+                if request.rule == DeviceRule::Unset && !spec.is_empty() {
+                    request.rule = rule.clone();
+                }
+                request.spec = request.spec.merged_into(spec);
+            }
+            DeviceEntry::Function(function) => {
+                let spec = function(&NewNode { name, op_type: new.op.name(), device: &request.spec })?;
+                if spec != request.spec {
+                    request = DeviceRequest { spec, rule: DeviceRule::Function };
+                }
+            }
+        }
+    }
+    let placed = colocation.iter().find(|n| !n.device.spec.is_empty());
+    if let Some(with) = placed.or(colocation.first().filter(|_| request.spec.is_empty())) {
+        let rule = DeviceRule::Colocated(with.name.to_string());
+        request = DeviceRequest { spec: with.device.spec.clone(), rule };
+    }
+    Ok(request)
+}
+
+/// The nodes that a new node shares a device with, by name: those that it is put with, or those that they were put with.
+fn colocation_groups(inner: &Inner, colocation: &[Arc<Node>]) -> SmallVec<[NodeId; 1]> {
+    let mut groups: SmallVec<[NodeId; 1]> = SmallVec::new();
+    for node in colocation {
+        match &node.colocated_with[..] {
+            [] => groups.push(node.id),
+            groups_of_it => groups.extend_from_slice(groups_of_it),
+        }
+    }
+    groups.sort_by(|a, b| {
+        inner.nodes.get_index(a.index()).map(|n| n.0).cmp(&inner.nodes.get_index(b.index()).map(|n| n.0))
+    });
+    groups.dedup();
+    groups
 }
 
 /// What a device function sees of the node that is being added.
@@ -404,15 +430,7 @@ impl<'g> NodeBuilder<'g> {
     /// One more input.
     pub fn input(mut self, tensor: impl Into<Tensor<'g>>) -> Self {
         let tensor = tensor.into();
-        if !std::ptr::eq(tensor.graph, self.graph) && !tensor.is_poison() {
-            self.problem = Some(format!(
-                "'{}' belongs to graph {}, it cannot be an input of '{}' in graph {}; build both in one graph",
-                tensor.name(),
-                tensor.graph.number,
-                self.name,
-                self.graph.number
-            ));
-        }
+        self.same_graph(tensor.op(), "read");
         self.inputs.push(tensor.id);
         self
     }
@@ -425,15 +443,7 @@ impl<'g> NodeBuilder<'g> {
     /// One more node that must have run before.
     pub fn control(mut self, op: impl Into<Operation<'g>>) -> Self {
         let op = op.into();
-        if !std::ptr::eq(op.graph, self.graph) && !op.is_poison() {
-            self.problem = Some(format!(
-                "'{}' belongs to graph {}, '{}' in graph {} cannot wait for it",
-                op.name(),
-                op.graph.number,
-                self.name,
-                self.graph.number
-            ));
-        }
+        self.same_graph(op, "wait for");
         self.controls.push(op.id);
         self
     }
@@ -452,8 +462,20 @@ impl<'g> NodeBuilder<'g> {
 
     /// A node that it must share a device with; device scopes do not count then.
     pub fn colocate_with(mut self, op: impl Into<Operation<'g>>) -> Self {
-        self.colocate = Some(op.into().id);
+        let op = op.into();
+        self.same_graph(op, "share a device with");
+        self.colocate = Some(op.id);
         self
+    }
+
+    /// Notes a problem if the operation is one of another graph.
+    fn same_graph(&mut self, op: Operation<'g>, verb: &str) {
+        if !std::ptr::eq(op.graph, self.graph) && !op.is_poison() {
+            let (name, of, own) = (op.name(), op.graph.number, self.graph.number);
+            let text =
+                format!("'{}' in graph {own} cannot {verb} '{name}' of graph {of}; build both in one graph", self.name);
+            self.problem = Some(text);
+        }
     }
 
     /// Adds the node. A problem is reported, and gives a poison operation.

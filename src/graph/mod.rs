@@ -4,26 +4,33 @@
 
 mod attrs;
 mod collections;
+#[cfg(test)]
+mod devices_tests;
 mod eval;
 #[allow(clippy::module_inception)]
 mod graph;
+mod init;
 mod names;
 mod node;
 mod op;
 mod placement;
 mod registry;
 mod scopes;
+#[cfg(test)]
+mod scopes_tests;
 mod tensor;
+mod variable_scope;
 
 pub use attrs::{Attr, Attrs};
 pub use collections::{CollectionItem, keys};
 pub use eval::evaluate;
 pub use graph::{Graph, NewNode, NodeBuilder};
+pub use init::{Distribution, FanMode, Init, Regularizer};
 pub use node::{DeviceRequest, DeviceRule, Node, NodeId, TensorId};
 pub use op::{
     Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, OpRef, Part, TensorDesc, Traits,
 };
 pub use placement::VariablePlacement;
-pub use registry::{Distribution, FanMode, Init, Regularizer, Reuse, ScopeOptions, VariableScope};
 pub(crate) use registry::{Entry, Lookup};
 pub use tensor::{Gradient, IndexedSlices, Operation, Tensor, Variable};
+pub use variable_scope::{Reuse, ScopeOptions, VariableScope};

@@ -33,34 +33,86 @@ impl NameTable {
     }
 }
 
-/// Checks an op name or a scope name. Nested names may start with any legal character, top-level names only with a
-/// letter, a digit or a dot.
-pub(super) fn check(name: &str, nested: bool, what: &str) -> Result<(), String> {
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '/');
-    let legal_first = |c: char| c.is_ascii_alphanumeric() || c == '.';
-    let body = name.strip_suffix('/').unwrap_or(name);
-    let rule = "names start with a letter, a digit or '.', then also '_', '-' and single '/'";
-    if body.is_empty() {
-        return Err(format!("'{name}' is not a valid {what} name: it is empty; {rule}"));
-    }
-    let offence = body
-        .chars()
-        .enumerate()
-        .find(|&(i, c)| !legal(c) || (i == 0 && !nested && !legal_first(c)))
-        .map(|(i, c)| (i, format!("{c:?}")))
-        .or_else(|| body.find("//").map(|at| (at, "an empty part between two '/'".to_string())));
-    let Some((at, offence)) = offence else { return Ok(()) };
-    Err(format!("'{name}' is not a valid {what} name: {offence} at position {at}; {rule}; try '{}'", suggest(body)))
+/// What is named, for messages and for what a trailing `/` means.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Kind {
+    Op,
+    NameScope,
+    Variable,
+    VariableScope,
 }
 
+impl Kind {
+    fn noun(self) -> &'static str {
+        match self {
+            Kind::Op => "op",
+            Kind::NameScope => "scope",
+            Kind::Variable => "variable",
+            Kind::VariableScope => "variable scope",
+        }
+    }
+
+    /// True if a trailing `/` makes the name absolute.
+    fn may_be_absolute(self) -> bool {
+        matches!(self, Kind::Op | Kind::NameScope)
+    }
+}
+
+/// Why a name is refused, and a legal one like it.
+#[derive(Debug, PartialEq)]
+pub(super) struct Illegal {
+    pub message: String,
+    pub suggestion: String,
+}
+
+/// Checks a name against TensorFlow's rule: nested names may start with any legal character, top-level ones only with a
+/// letter, a digit or a dot. Stricter than TensorFlow, no part of a name may be empty.
+pub(super) fn check(name: &str, nested: bool, kind: Kind) -> Result<(), Illegal> {
+    let absolute = kind.may_be_absolute().then(|| name.strip_suffix('/')).flatten();
+    let nested = nested && absolute.is_none();
+    let Some(offence) = offence(absolute.unwrap_or(name), nested) else { return Ok(()) };
+    let suggestion = suggest(name);
+    let first = if nested { "" } else { "the first character must be a letter, a digit or '.'; " };
+    let message = format!(
+        "'{name}' is no legal {} name: {offence}; {first}names have letters, digits, '_', '.', '-', and single '/' \
+         between parts; try '{suggestion}'",
+        kind.noun()
+    );
+    Err(Illegal { message, suggestion })
+}
+
+/// The first thing wrong with a name, and where.
+fn offence(name: &str, nested: bool) -> Option<String> {
+    if name.is_empty() {
+        return Some("it is empty".to_string());
+    }
+    let last = name.chars().count() - 1;
+    let mut before = None;
+    for (i, c) in name.chars().enumerate() {
+        let why = match c {
+            '/' if i == 0 => "nothing is before it",
+            '/' if i == last => "nothing is after it",
+            '/' if before == Some('/') => "it follows another '/'",
+            '_' | '-' if i == 0 && !nested => "a name cannot start with it",
+            '_' | '-' | '.' | '/' => "",
+            c if c.is_ascii_alphanumeric() => "",
+            _ => "it is not allowed in names",
+        };
+        if !why.is_empty() {
+            return Some(format!("character {c:?} at index {i}: {why}"));
+        }
+        before = Some(c);
+    }
+    None
+}
+
+/// A legal name, at the top level too, that is as like this one as can be.
 fn suggest(name: &str) -> String {
-    let parts: Vec<String> = name
-        .split('/')
-        .filter(|p| !p.is_empty())
-        .map(|p| p.chars().map(|c| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' }).collect())
-        .collect();
+    let legal = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' };
+    let parts: Vec<String> =
+        (name.split('/').filter(|p| !p.is_empty())).map(|p| p.chars().map(legal).collect::<String>()).collect();
     let joined = parts.join("/");
-    let trimmed = joined.trim_start_matches(['_', '-', '/']).trim_end_matches('_');
+    let trimmed = joined.trim_start_matches(['_', '-', '/']).trim_end_matches(['_', '/']);
     if trimmed.is_empty() { "x".to_string() } else { trimmed.to_string() }
 }
 
@@ -77,12 +129,40 @@ mod tests {
 
     #[test]
     fn illegal_names_are_explained() {
-        for good in ["fc1", "tower_0/fc", ".x", "a-b"] {
-            assert_eq!(check(good, false, "op"), Ok(()));
+        let kinds = [Kind::Op, Kind::NameScope, Kind::Variable, Kind::VariableScope];
+        for kind in kinds {
+            for good in ["fc1", "tower_0/fc", ".x", "a-b", "0", "A_.-/b"] {
+                assert_eq!(check(good, false, kind), Ok(()));
+            }
+            for (bad, nested, offence, suggestion) in [
+                ("concave points", false, "character ' ' at index 7", "concave_points"),
+                ("x:0", true, "character ':' at index 1", "x_0"),
+                ("chars,", true, "character ',' at index 5", "chars"),
+                ("hey:)", false, "character ':' at index 3", "hey"),
+                ("_lead", false, "character '_' at index 0", "lead"),
+                ("-", false, "character '-' at index 0", "x"),
+                ("", true, "it is empty", "x"),
+                ("/", true, "", "x"),
+                ("/a", true, "character '/' at index 0", "a"),
+                ("a//b", true, "character '/' at index 2", "a/b"),
+                ("a//", true, "character '/' at index ", "a"),
+                ("_/:/_", false, "character '_' at index 0", "x"),
+                ("größe", true, "character 'ö' at index 2", "gr__e"),
+                ("a\n", true, "character '\\n' at index 1", "a"),
+            ] {
+                let Err(Illegal { message, suggestion: got }) = check(bad, nested, kind) else {
+                    panic!("'{bad}' was accepted as a {} name", kind.noun());
+                };
+                assert!(
+                    message.contains(bad) && message.contains(offence) && message.contains(kind.noun()),
+                    "{message}"
+                );
+                assert_eq!((got.as_str(), check(&got, false, kind)), (suggestion, Ok(())), "{message}");
+            }
+            assert_eq!(check("_lead", true, kind), Ok(()));
+            assert_eq!(check("a/", true, kind).is_ok(), kind.may_be_absolute());
         }
-        for bad in ["concave points", "x:0", "chars,", "hey:)", "_lead", "", "/a", "a//b"] {
-            let message = check(bad, false, "op").unwrap_err();
-            assert!(message.contains(bad) && message.contains("names start with"), "{message}");
-        }
+        // An absolute name is a top-level name wherever it is given.
+        assert!(check("_lead/", true, Kind::Op).is_err());
     }
 }

@@ -1,16 +1,19 @@
 //! Scopes as closures: names, devices, colocation, control dependencies.
 //!
-//! Invariant: a scope restores only what it set, also when the body panics; `reuse_variables` inside a name or device
-//! scope therefore lasts until its variable scope is left.
+//! Invariants: a scope restores only what it set, also when the body panics; `reuse_variables` inside a name or device
+//! scope therefore lasts until its variable scope is left. Every thread has scopes of its own and starts at the root, as
+//! in TensorFlow: a thread that is started inside a scope builds outside of it, and threads that build in one graph share
+//! its names, its variables and nothing else.
 
 use super::graph::{Graph, Inner, NewNode};
-use super::names;
+use super::names::{self, Kind};
 use super::node::{DeviceRule, NodeId, TensorId};
-use super::registry::VariableScope;
 use super::tensor::Operation;
+use super::variable_scope::VariableScope;
 use crate::base::{Code, DeviceSpec, Diagnostic, Result, SourceLine};
 use smallvec::SmallVec;
-use std::collections::HashSet;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -39,6 +42,8 @@ pub(super) struct ScopeState {
     pub colocation: Vec<NodeId>,
     pub controls: Vec<ControlFrame>,
     pub variables: VariableScope,
+    /// How often variable scopes were opened, by full name: what default names are made unique by.
+    pub opened: HashMap<String, usize>,
     pub source: Option<SourceLine>,
 }
 
@@ -82,7 +87,7 @@ struct Restore<'g, T, F: Fn(&mut ScopeState, T)> {
 impl<T, F: Fn(&mut ScopeState, T)> Drop for Restore<'_, T, F> {
     fn drop(&mut self) {
         if let Some(saved) = self.saved.take() {
-            (self.put)(&mut self.graph.lock().scope, saved);
+            (self.put)(self.graph.lock().scope(), saved);
         }
     }
 }
@@ -105,12 +110,17 @@ impl Graph {
     #[track_caller]
     pub fn name_scope<R>(&self, name: &str, body: impl FnOnce() -> R) -> R {
         let source = Location::caller();
-        self.scoped(|inner| inner.enter_name_scope(name, source), |s, old| s.name_scope = old, body)
+        let enter = |inner: &mut Inner| {
+            let old = inner.scope().name_scope.clone();
+            inner.enter_name_scope(name, source);
+            old
+        };
+        self.scoped(enter, |s, old| s.name_scope = old, body)
     }
 
     /// The current name scope without a trailing slash; empty at the root.
     pub fn current_name_scope(&self) -> String {
-        self.lock().scope.name_scope.clone()
+        self.lock().scope().name_scope.clone()
     }
 
     /// Nodes made in the body ask for this device; what an inner scope sets wins, field by field. `""` changes nothing.
@@ -152,8 +162,9 @@ impl Graph {
 
     fn device_entry<R>(&self, entry: DeviceEntry, body: impl FnOnce() -> R) -> R {
         let push = |inner: &mut Inner| {
-            let old = inner.scope.devices.clone();
-            Arc::make_mut(&mut inner.scope.devices).push(entry);
+            let scope = inner.scope();
+            let old = scope.devices.clone();
+            Arc::make_mut(&mut scope.devices).push(entry);
             old
         };
         self.scoped(push, |s, old| s.devices = old, body)
@@ -161,70 +172,107 @@ impl Graph {
 
     /// True if a device scope or function is open.
     pub fn in_device_scope(&self) -> bool {
-        let inner = self.lock();
-        inner.scope.devices.iter().any(|d| !matches!(d, DeviceEntry::Spec(s, _) if s.is_empty()))
+        let mut inner = self.lock();
+        inner.scope().devices.iter().any(|d| !matches!(d, DeviceEntry::Spec(s, _) if s.is_empty()))
     }
 
-    /// Nodes made in the body share the device of `op`; device scopes around do not count.
+    /// Nodes made in the body share the device of `op`; device scopes around do not count, and one inside only where
+    /// `op` asks for no device.
+    #[track_caller]
     pub fn colocate_with<'g, R>(&'g self, op: impl Into<Operation<'g>>, body: impl FnOnce() -> R) -> R {
-        let id = op.into().id;
+        let op = self.own(op.into(), "colocation", Location::caller());
         let push = |inner: &mut Inner| {
-            let old = (inner.scope.colocation.clone(), std::mem::take(&mut inner.scope.devices));
-            if id != NodeId::POISON {
-                inner.scope.colocation.push(id);
-            }
+            let scope = inner.scope();
+            let old = (scope.colocation.clone(), std::mem::take(&mut scope.devices));
+            scope.colocation.extend(op.map(|o| o.id));
             old
         };
         self.scoped(push, |s, (colocation, devices)| (s.colocation, s.devices) = (colocation, devices), body)
     }
 
-    /// Nodes made in the body run after all of these.
+    /// The colocation and the device scopes around do not count in the body.
+    pub fn no_colocation<R>(&self, body: impl FnOnce() -> R) -> R {
+        let clear = |inner: &mut Inner| {
+            let scope = inner.scope();
+            (std::mem::take(&mut scope.colocation), std::mem::take(&mut scope.devices))
+        };
+        self.scoped(clear, |s, (colocation, devices)| (s.colocation, s.devices) = (colocation, devices), body)
+    }
+
+    /// The operation, unless it is a poison handle, or one of another graph, which is reported.
+    pub(super) fn own<'g>(&'g self, op: Operation<'g>, what: &str, source: SourceLine) -> Option<Operation<'g>> {
+        if op.is_poison() {
+            return None;
+        }
+        if !std::ptr::eq(op.graph, self) {
+            let (name, of, own) = (op.name(), op.graph.number(), self.number());
+            let message =
+                format!("'{name}' of graph {of} is given for a {what} in graph {own}; build both in one graph");
+            self.report(Diagnostic::at(Code::InvalidArgument, message, source));
+            return None;
+        }
+        Some(op)
+    }
+
+    /// Nodes made in the body run after all of these. A node that reads another one of the body does so already, and
+    /// gets no control inputs of its own.
+    #[track_caller]
     pub fn control_dependencies<'g, R>(
         &'g self,
         ops: impl IntoIterator<Item = Operation<'g>>,
         body: impl FnOnce() -> R,
     ) -> R {
-        let nodes = ops.into_iter().map(|o| o.id).collect();
+        let source = Location::caller();
+        let nodes = (ops.into_iter()).filter_map(|o| self.own(o, "control dependency", source)).map(|o| o.id).collect();
         let push = |inner: &mut Inner| {
-            inner.scope.controls.push(ControlFrame { nodes, seen: HashSet::new() });
-            inner.scope.controls.len() - 1
+            let controls = &mut inner.scope().controls;
+            controls.push(ControlFrame { nodes, seen: HashSet::new() });
+            controls.len() - 1
         };
         self.scoped(push, |s, len| s.controls.truncate(len), body)
     }
 
     /// The control dependencies around do not count in the body.
     pub fn no_control_dependencies<R>(&self, body: impl FnOnce() -> R) -> R {
-        self.scoped(|inner| std::mem::take(&mut inner.scope.controls), |s, old| s.controls = old, body)
+        self.scoped(|inner| std::mem::take(&mut inner.scope().controls), |s, old| s.controls = old, body)
     }
 
     /// Nodes made in the body carry this source line.
     pub fn with_source<R>(&self, source: SourceLine, body: impl FnOnce() -> R) -> R {
-        self.scoped(|inner| inner.scope.source.replace(source), |s, old| s.source = old, body)
+        self.scoped(|inner| inner.scope().source.replace(source), |s, old| s.source = old, body)
     }
 
     /// The source line that nodes made now would carry, for code that builds on a user's behalf.
     #[track_caller]
     pub fn source_line(&self) -> SourceLine {
-        self.lock().scope.source.unwrap_or(Location::caller())
+        self.lock().scope().source.unwrap_or(Location::caller())
     }
 }
 
 impl Inner {
-    /// Enters a name scope and returns the one to put back.
-    pub fn enter_name_scope(&mut self, name: &str, source: SourceLine) -> String {
-        let old = self.scope.name_scope.clone();
-        self.scope.name_scope = if name.is_empty() {
+    /// The scopes that this thread builds under.
+    pub fn scope(&mut self) -> &mut ScopeState {
+        self.scopes.entry(std::thread::current().id()).or_default()
+    }
+
+    /// Enters a name scope. An illegal name is reported, and the legal one nearest to it stands in.
+    pub fn enter_name_scope(&mut self, name: &str, source: SourceLine) {
+        let old = self.scope().name_scope.clone();
+        let mut name = Cow::Borrowed(name);
+        if !name.is_empty()
+            && let Err(illegal) = names::check(&name, !old.is_empty(), Kind::NameScope)
+        {
+            self.diagnostics.push(Diagnostic::at(Code::InvalidArgument, illegal.message, source));
+            name = Cow::Owned(illegal.suggestion);
+        }
+        self.scope().name_scope = if name.is_empty() {
             String::new()
-        } else if let Err(message) = names::check(name, !old.is_empty(), "scope") {
-            self.diagnostics.push(Diagnostic::at(Code::InvalidArgument, message, source));
-            old.clone()
         } else if let Some(exact) = name.strip_suffix('/') {
             exact.to_string()
         } else if old.is_empty() {
-            self.names.unique(name)
+            self.names.unique(&name)
         } else {
             self.names.unique(&format!("{old}/{name}"))
         };
-        old
     }
 }

@@ -90,7 +90,7 @@ fn assigned(c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
 /// What `get_variable_with` can be told beyond name, shape and initializer.
 #[derive(Clone, Debug)]
 pub struct VariableOptions {
-    /// The element type; without it the scope's, which is `float32` unless set.
+    /// The element type; without it that of a given array, else the scope's, which is `float32` unless set.
     pub dtype: Option<DType>,
     /// Whether optimizers change it.
     pub trainable: bool,
@@ -129,19 +129,25 @@ impl Graph {
             return self.poison_variable();
         }
         let scope = self.current_variable_scope();
-        let full = match self.look_up(name, Some(&shape), options.dtype, source) {
+        let init = init.into();
+        let given = match &init {
+            Some(Init::Data(data)) => Some(data.dtype()),
+            _ => None,
+        };
+        let dtype = options.dtype.or(given).unwrap_or(scope.dtype());
+        let full = match self.look_up(name, Some(&shape), Some(dtype), source) {
             Lookup::Found(variable) => return variable,
             Lookup::Refused => return self.poison_variable(),
             Lookup::Missing(full) => full,
         };
-        let dtype = options.dtype.unwrap_or(scope.dtype());
-        let init = init.into().or_else(|| scope.initializer().cloned()).unwrap_or(match dtype.is_floating() {
+        let init = init.or_else(|| scope.initializer().cloned()).unwrap_or(match dtype.is_floating() {
             true => Init::glorot_uniform(),
             false => Init::Zeros,
         });
         let regularizer = options.regularizer.or(scope.regularizer());
         let placement = scope.placement().cloned();
-        let made = NewVariable { shape, dtype, init, trainable: options.trainable, collections: options.collections };
+        let VariableOptions { trainable, collections, .. } = options;
+        let made = NewVariable { shape, dtype, init, trainable, collections, tracked: true };
         let made_in = self.current_name_scope();
         let variable = self.with_source(source, || {
             self.no_control_dependencies(|| {
@@ -175,7 +181,10 @@ impl Graph {
     ) -> Variable<'g> {
         let source = self.source_line();
         let made_in = self.current_name_scope();
-        let made = NewVariable { shape, dtype, init, trainable: false, collections: None };
+        if !self.is_legal_variable_name(name, source) {
+            return self.poison_variable();
+        }
+        let made = NewVariable { shape, dtype, init, trainable: false, collections: None, tracked: false };
         self.with_source(source, || {
             self.no_control_dependencies(|| {
                 self.name_scope("", || {
@@ -196,7 +205,7 @@ impl Graph {
         place: impl FnOnce(crate::graph::NodeBuilder<'g>, u64) -> crate::graph::NodeBuilder<'g>,
     ) -> Variable<'g> {
         let source = self.source_line();
-        let NewVariable { shape, dtype, init, trainable, collections } = new;
+        let NewVariable { shape, dtype, init, trainable, collections, tracked } = new;
         if let Init::Data(data) = &init
             && (data.shape() != shape || data.dtype() != dtype)
         {
@@ -230,25 +239,21 @@ impl Graph {
             if initializer.is_poison() || read.is_poison() {
                 return self.poison_variable();
             }
-            let variable = self.register(
-                full,
-                Entry {
-                    node: node.id(),
-                    read: read.id(),
-                    initializer: initializer.id(),
-                    shape: shape.clone(),
-                    dtype,
-                    source,
-                    name_scope: made_in,
-                },
-            );
-            match &collections {
-                Some(keys) => keys.iter().for_each(|key| self.add_to_collection(key, variable)),
-                None => self.add_to_collection(keys::GLOBAL_VARIABLES, variable),
+            let entry = Entry {
+                node: node.id(),
+                read: read.id(),
+                initializer: initializer.id(),
+                shape: shape.clone(),
+                dtype,
+                source,
+                name_scope: made_in,
+            };
+            let Some(variable) = self.register(full, tracked, entry) else { return self.poison_variable() };
+            let mut joined = collections.unwrap_or_else(|| vec![keys::GLOBAL_VARIABLES.to_string()]);
+            if trainable && !joined.iter().any(|key| key == keys::TRAINABLE_VARIABLES) {
+                joined.push(keys::TRAINABLE_VARIABLES.to_string());
             }
-            if trainable {
-                self.add_to_collection(keys::TRAINABLE_VARIABLES, variable);
-            }
+            joined.iter().for_each(|key| self.add_to_collection(key, variable));
             variable
         })
     }
@@ -268,6 +273,8 @@ impl Graph {
 }
 
 struct NewVariable {
+    /// Made by `get_variable`, so that its name is never changed.
+    tracked: bool,
     shape: Shape,
     dtype: DType,
     init: Init,
