@@ -196,6 +196,20 @@ impl Array {
         (0..self.len()).map(|i| self.get_f64(i)).collect()
     }
 
+    /// The elements converted to another type, rounded to nearest where needed (bool: nonzero is true).
+    ///
+    /// # Errors
+    /// When the host has no memory for it.
+    pub fn cast(&self, dtype: DType) -> Result<Array> {
+        if dtype == self.dtype {
+            return Ok(self.clone());
+        }
+        if let (Some(ints), DType::I64) = (self.to_i64(), dtype) {
+            return Array::new(&self.dims, &ints);
+        }
+        Array::from_f64(dtype, &self.dims, &self.to_f64())
+    }
+
     /// The i-th element, in row-major order, as `f64`.
     ///
     /// # Panics
@@ -230,8 +244,8 @@ impl Array {
         match dtype {
             DType::F32 => Array::new(dims, &values.iter().map(|&v| v as f32).collect::<Vec<_>>()),
             DType::F64 => Array::new(dims, values),
-            DType::I32 => Array::new(dims, &values.iter().map(|&v| v as i32).collect::<Vec<_>>()),
-            DType::I64 => Array::new(dims, &values.iter().map(|&v| v as i64).collect::<Vec<_>>()),
+            DType::I32 => Array::new(dims, &values.iter().map(|&v| v.round() as i32).collect::<Vec<_>>()),
+            DType::I64 => Array::new(dims, &values.iter().map(|&v| v.round() as i64).collect::<Vec<_>>()),
             DType::Bool => Array::new(dims, &values.iter().map(|&v| Bool8::from(v != 0.0)).collect::<Vec<_>>()),
         }
     }

@@ -66,8 +66,12 @@ pub struct DeviceInfo {
 impl DeviceInfo {
     /// The name without job, replica and task, as in `/device:GPU:0`.
     pub fn short_name(&self) -> String {
-        DeviceSpec { device_type: self.name.device_type.clone(), device_index: self.name.device_index, ..DeviceSpec::any() }
-            .to_string()
+        DeviceSpec {
+            device_type: self.name.device_type.clone(),
+            device_index: self.name.device_index,
+            ..DeviceSpec::any()
+        }
+        .to_string()
     }
 
     /// What stands behind it, in words.

@@ -29,7 +29,7 @@ impl Fact {
 }
 
 /// The type and sizes of a buffer, all known.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TensorDesc {
     /// The element type.
     pub dtype: DType,
@@ -250,6 +250,16 @@ pub trait Op: Send + Sync {
         None
     }
 
+    /// The value, for ops that only look at the shapes of their inputs (`Shape`, `Size`, `Rank`), where those are known.
+    fn value_of_shapes(&self, _c: &InferContext<'_>) -> Option<Array> {
+        None
+    }
+
+    /// True for placeholders: a run that needs the node must feed its output.
+    fn must_be_fed(&self) -> bool {
+        false
+    }
+
     /// The value, for ops whose output is a constant of their attributes.
     fn constant<'a>(&self, _attrs: &'a Attrs) -> Option<&'a Arc<Array>> {
         None
@@ -263,5 +273,11 @@ pub trait Op: Send + Sync {
     /// Cases that the table's tests walk.
     fn cases(&self) -> Vec<Case> {
         Vec::new()
+    }
+}
+
+impl std::fmt::Debug for dyn Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
     }
 }

@@ -22,6 +22,10 @@ impl Op for Placeholder {
         Ok(vec![Fact::new(dtype, c.attrs.shape("shape").cloned().unwrap_or_default())])
     }
 
+    fn must_be_fed(&self) -> bool {
+        true
+    }
+
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         Err("a placeholder has to be fed".into())
     }

@@ -1,0 +1,204 @@
+//! The static memory plan: where in its device's arena every value of a step lives.
+//!
+//! Results of copies have a lane of their own and are not reused within a step, so a copy never waits for computing to
+//! free its destination; what another device reads, and what is fetched, is kept to the step's end.
+
+use super::partition::{Fetch, Origin, Partitioned, ValueId};
+use crate::device::DeviceId;
+use std::collections::BTreeMap;
+
+/// Buffers start on this boundary.
+const ALIGN: usize = 64;
+
+/// A part of a device's arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lane {
+    /// Results of ops; reused when their last reader is done.
+    Compute,
+    /// Results of copies.
+    Copy,
+}
+
+/// Where the base values of a step live, and how large each device's lanes are.
+#[derive(Default, Debug)]
+pub struct MemoryPlan {
+    /// By value: the lane and the byte where it starts, for values that the arena holds.
+    pub places: Vec<Option<(Lane, usize)>>,
+    /// By value: the value in whose buffer it is computed, where it is computed in place.
+    pub in_place_of: Vec<Option<ValueId>>,
+    /// By device: bytes of the compute lane.
+    pub compute_bytes: Vec<usize>,
+    /// By device: bytes of the copy lane.
+    pub copy_bytes: Vec<usize>,
+}
+
+impl MemoryPlan {
+    /// Bytes of a device's arena.
+    pub fn arena_bytes(&self, device: DeviceId) -> usize {
+        self.compute_bytes[device.index()] + self.copy_bytes[device.index()]
+    }
+
+    /// The byte of the arena where a base value starts.
+    pub fn offset(&self, device: DeviceId, value: ValueId) -> Option<usize> {
+        self.places[value.index()].map(|(lane, at)| match lane {
+            Lane::Compute => at,
+            Lane::Copy => self.compute_bytes[device.index()] + at,
+        })
+    }
+}
+
+/// Plans the memory of ordered nodes on a machine of this many devices.
+pub(super) fn plan_memory(p: &Partitioned, devices: usize) -> MemoryPlan {
+    let mut plan = MemoryPlan {
+        places: vec![None; p.values.len()],
+        in_place_of: vec![None; p.values.len()],
+        compute_bytes: vec![0; devices],
+        copy_bytes: vec![0; devices],
+    };
+    let mut last_use = last_uses(p);
+    let mut arenas: Vec<Arena> = (0..devices).map(|_| Arena::default()).collect();
+    // Buffers that end at a node, to be freed after it.
+    let mut ends: Vec<Vec<ValueId>> = vec![Vec::new(); p.nodes.len()];
+    for (i, node) in p.nodes.iter().enumerate() {
+        let arena = &mut arenas[node.device.index()];
+        if node.copy().is_some() {
+            for &output in &node.outputs {
+                let lane = &mut plan.copy_bytes[node.device.index()];
+                plan.places[output.index()] = Some((Lane::Copy, *lane));
+                *lane += rounded(p.value(output).desc.bytes());
+            }
+            continue;
+        }
+        for &output in node.outputs.iter().filter(|v| p.value(**v).alias_of.is_none()) {
+            let bytes = p.value(output).desc.bytes();
+            let end = last_use[output.index()].unwrap_or(LastUse::At(i));
+            if let Some((value, buffer)) = in_place(p, &plan, &last_use, i, output) {
+                plan.in_place_of[output.index()] = Some(value);
+                plan.places[output.index()] = plan.places[buffer.index()];
+                // The buffer lives on as the output's.
+                ends[i].retain(|v| *v != buffer);
+                last_use[buffer.index()] = Some(LastUse::Never);
+                arena.rename(buffer, output);
+            } else {
+                plan.places[output.index()] = Some((Lane::Compute, arena.take(output, rounded(bytes))));
+            }
+            last_use[output.index()] = Some(end);
+            if let LastUse::At(at) = end {
+                ends[at].push(output);
+            }
+        }
+        for value in std::mem::take(&mut ends[i]) {
+            arena.free(value);
+        }
+    }
+    for (bytes, arena) in plan.compute_bytes.iter_mut().zip(&arenas) {
+        *bytes = arena.size;
+    }
+    plan
+}
+
+fn rounded(bytes: usize) -> usize {
+    bytes.div_ceil(ALIGN) * ALIGN
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum LastUse {
+    /// After this node.
+    At(usize),
+    /// Kept to the step's end, or handed on.
+    Never,
+}
+
+/// When each base value is read last.
+fn last_uses(p: &Partitioned) -> Vec<Option<LastUse>> {
+    let mut last: Vec<Option<LastUse>> = vec![None; p.values.len()];
+    for (i, node) in p.nodes.iter().enumerate() {
+        for &value in &node.inputs {
+            let base = p.base(value).0;
+            let elsewhere = p.value(base).device != node.device;
+            let slot = &mut last[base.index()];
+            *slot = match *slot {
+                Some(LastUse::Never) => Some(LastUse::Never),
+                _ if elsewhere => Some(LastUse::Never),
+                _ => Some(LastUse::At(i)),
+            };
+        }
+    }
+    for fetch in &p.fetches {
+        if let Fetch::Value(value) = fetch {
+            last[p.base(*value).0.index()] = Some(LastUse::Never);
+        }
+    }
+    last
+}
+
+/// The input in whose buffer this output may be computed, and that buffer's value.
+fn in_place(
+    p: &Partitioned,
+    plan: &MemoryPlan,
+    last_use: &[Option<LastUse>],
+    at: usize,
+    output: ValueId,
+) -> Option<(ValueId, ValueId)> {
+    let node = &p.nodes[at];
+    if node.outputs.first() != Some(&output) {
+        return None;
+    }
+    let candidates = node.op?.traits().in_place;
+    candidates.iter().filter_map(|&i| node.inputs.get(i)).find_map(|&input| {
+        let (base, offset) = p.base(input);
+        let buffer = p.value(base);
+        let computed = matches!(buffer.origin, Origin::Computed(_)) && buffer.device == node.device;
+        let whole = offset == 0 && buffer.desc.bytes() == p.value(output).desc.bytes();
+        let in_compute_lane = matches!(plan.places[base.index()], Some((Lane::Compute, _)));
+        let dies = last_use[base.index()] == Some(LastUse::At(at));
+        // Other inputs in the same buffer must be element for element the same.
+        let alone = node
+            .inputs
+            .iter()
+            .all(|&other| p.base(other).0 != base || p.value(other).desc.dims == p.value(input).desc.dims);
+        (computed && whole && in_compute_lane && dies && alone).then_some((input, base))
+    })
+}
+
+/// A device's compute lane: first fit into the gaps between living buffers.
+#[derive(Default)]
+struct Arena {
+    /// By start: bytes and owner.
+    living: BTreeMap<usize, (usize, ValueId)>,
+    starts: std::collections::HashMap<ValueId, usize>,
+    size: usize,
+}
+
+impl Arena {
+    fn take(&mut self, value: ValueId, bytes: usize) -> usize {
+        let mut start = 0;
+        if bytes > 0 {
+            for (&at, &(len, _)) in &self.living {
+                if at >= start + bytes {
+                    break;
+                }
+                start = start.max(at + len);
+            }
+            self.living.insert(start, (bytes, value));
+            self.starts.insert(value, start);
+        }
+        self.size = self.size.max(start + bytes);
+        start
+    }
+
+    fn free(&mut self, value: ValueId) {
+        if let Some(start) = self.starts.remove(&value) {
+            self.living.remove(&start);
+        }
+    }
+
+    fn rename(&mut self, from: ValueId, to: ValueId) {
+        if let Some(start) = self.starts.remove(&from) {
+            if let Some(living) = self.living.get_mut(&start) {
+                living.1 = to;
+            }
+            self.starts.insert(to, start);
+        }
+    }
+}

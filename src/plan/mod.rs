@@ -1,0 +1,25 @@
+//! From a graph to a schedule: prune, place, partition, schedule. Each stage is a type of its own.
+//!
+//! ```text
+//! nodes + signature → Pruned → Placed → Partitioned → Schedule
+//! ```
+//!
+//! A pass is a function from one stage to the next. Invariant: passes only read the graph; what they find out is in
+//! the stage, with the rule that decided.
+
+mod memory;
+mod order;
+mod partition;
+mod place;
+mod prune;
+mod schedule;
+mod signature;
+
+pub use memory::{Lane, MemoryPlan};
+pub use partition::{
+    CopyInfo, Fetch, Origin, Partitioned, Route, StepNode, StepNodeId, StepNodeKind, Value, ValueId, partition,
+};
+pub use place::{DefaultDevice, Placed, Placement, PlacementOptions, place, place_all};
+pub use prune::{Pruned, prune};
+pub use schedule::{Schedule, schedule};
+pub use signature::{FeedSpec, Signature};

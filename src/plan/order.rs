@@ -1,0 +1,314 @@
+//! The order of a step: who reads a variable before it changes, what must not fail afterwards, and one fixed sequence.
+//!
+//! A read that does not depend on a change sees the value from before it, always. Where that cannot be had by order
+//! alone, the read keeps a snapshot.
+
+use super::partition::{Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, ValueId, unordered_writers};
+use crate::base::{Code, Error, Result};
+use crate::device::DeviceId;
+use crate::graph::NodeId;
+use indexmap::{IndexMap, IndexSet};
+use smallvec::SmallVec;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::sync::Arc;
+
+type Edges = Vec<(StepNodeId, StepNodeId)>;
+
+/// Adds the edges that variables ask for, and sorts the nodes so that every edge points forward.
+pub(super) fn order(p: &mut Partitioned) -> Result<()> {
+    let accesses = Accesses::find(p);
+    let successors = successors(p, &[]);
+    let reach = Reach::from_writers(p, &accesses, &successors);
+    check_writers(p, &accesses, &reach)?;
+    note_initialisation(p, &accesses, &reach);
+
+    let mut snapshots = BTreeSet::new();
+    let mut extra = Edges::new();
+    for access in &accesses.reads {
+        for writer in accesses.writers_of(access.variable) {
+            if reach.is_after(access.reader, writer) || access.reader == writer {
+                // It reads after the change. If what it reads was taken before, that has to be kept.
+                if access.taken_by.is_some_and(|t| t != writer && !reach.is_after(t, writer)) {
+                    snapshots.extend(access.taken_by);
+                }
+            } else {
+                extra.push((access.reader, writer));
+            }
+        }
+    }
+    if !snapshots.is_empty() {
+        take_snapshots(p, &snapshots);
+        return order(p);
+    }
+    add_commit(p, &accesses, &reach, &mut extra);
+    match sorted(p, &extra) {
+        Some(sequence) => {
+            for (before, after) in extra {
+                let controls = &mut p.nodes[after.index()].controls;
+                if !controls.contains(&before) {
+                    controls.push(before);
+                }
+            }
+            permute(p, &sequence);
+            Ok(())
+        }
+        None => {
+            // Reads and changes of several variables wait for each other in a ring; snapshots undo it.
+            let takers: BTreeSet<StepNodeId> = accesses.reads.iter().filter_map(|a| a.taken_by).collect();
+            if takers.is_empty() {
+                return Err(Error::new(Code::InvalidArgument, "the step's nodes wait for each other in a ring"));
+            }
+            take_snapshots(p, &takers);
+            order(p)
+        }
+    }
+}
+
+/// One node that reads a variable's buffer.
+struct Access {
+    variable: NodeId,
+    reader: StepNodeId,
+    /// The node through which the value was taken, such as the variable's `read`.
+    taken_by: Option<StepNodeId>,
+}
+
+struct Accesses {
+    reads: Vec<Access>,
+    writers: IndexMap<NodeId, SmallVec<[StepNodeId; 1]>>,
+}
+
+impl Accesses {
+    fn find(p: &Partitioned) -> Accesses {
+        let mut found = Accesses { reads: Vec::new(), writers: IndexMap::new() };
+        for (i, node) in p.nodes.iter().enumerate() {
+            let id = StepNodeId(i as u32);
+            let written = node.written();
+            for value in &written {
+                if let Some(variable) = p.variable(*value) {
+                    found.writers.entry(variable).or_default().push(id);
+                }
+            }
+            if node.silent {
+                continue;
+            }
+            for value in node.inputs.iter().filter(|v| !written.contains(v)) {
+                if let Some(variable) = p.variable(*value) {
+                    found.reads.push(Access { variable, reader: id, taken_by: taker(p, *value) });
+                }
+            }
+        }
+        found
+    }
+
+    fn writers_of(&self, variable: NodeId) -> impl Iterator<Item = StepNodeId> {
+        self.writers.get(&variable).into_iter().flatten().copied()
+    }
+}
+
+/// The first node on the way from the variable's buffer to this value.
+fn taker(p: &Partitioned, mut value: ValueId) -> Option<StepNodeId> {
+    let mut taker = None;
+    while let Some((of, _)) = p.value(value).alias_of {
+        if let Origin::Computed(node) = p.value(value).origin {
+            // What assigns passes the variable itself on, so its readers see the newest value.
+            taker = Some(node).filter(|n| p.nodes[n.index()].written().is_empty());
+        }
+        value = of;
+    }
+    taker
+}
+
+/// What runs after each writer, by the edges that the program gave.
+struct Reach {
+    after: HashMap<StepNodeId, Vec<bool>>,
+}
+
+impl Reach {
+    fn from_writers(p: &Partitioned, accesses: &Accesses, successors: &[Vec<StepNodeId>]) -> Reach {
+        let mut after = HashMap::new();
+        let read: IndexSet<NodeId> = accesses.reads.iter().map(|a| a.variable).collect();
+        let can_fail = p.nodes.iter().any(can_fail);
+        for (variable, writers) in &accesses.writers {
+            if writers.len() > 1 || read.contains(variable) || can_fail {
+                for &writer in writers {
+                    after.entry(writer).or_insert_with(|| reachable(writer, successors));
+                }
+            }
+        }
+        Reach { after }
+    }
+
+    fn is_after(&self, node: StepNodeId, writer: StepNodeId) -> bool {
+        self.after.get(&writer).is_some_and(|a| a[node.index()])
+    }
+
+    fn is_after_any(&self, node: StepNodeId) -> bool {
+        self.after.values().any(|a| a[node.index()])
+    }
+}
+
+fn reachable(from: StepNodeId, successors: &[Vec<StepNodeId>]) -> Vec<bool> {
+    let mut marked = vec![false; successors.len()];
+    let mut pending: Vec<StepNodeId> = successors[from.index()].clone();
+    while let Some(node) = pending.pop() {
+        if !std::mem::replace(&mut marked[node.index()], true) {
+            pending.extend(&successors[node.index()]);
+        }
+    }
+    marked
+}
+
+fn successors(p: &Partitioned, extra: &[(StepNodeId, StepNodeId)]) -> Vec<Vec<StepNodeId>> {
+    let mut successors = vec![Vec::new(); p.nodes.len()];
+    for (i, node) in p.nodes.iter().enumerate() {
+        let id = StepNodeId(i as u32);
+        for value in &node.inputs {
+            if let Origin::Computed(producer) = p.value(*value).origin {
+                successors[producer.index()].push(id);
+            }
+        }
+        for control in &node.controls {
+            successors[control.index()].push(id);
+        }
+    }
+    for (before, after) in extra {
+        successors[before.index()].push(*after);
+    }
+    successors
+}
+
+fn check_writers(p: &Partitioned, accesses: &Accesses, reach: &Reach) -> Result<()> {
+    for (variable, writers) in &accesses.writers {
+        for (i, &a) in writers.iter().enumerate() {
+            for &b in &writers[i + 1..] {
+                if a != b && !reach.is_after(b, a) && !reach.is_after(a, b) {
+                    return Err(unordered_writers(p, *variable, &p.nodes[a.index()], &p.nodes[b.index()]));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn note_initialisation(p: &mut Partitioned, accesses: &Accesses, reach: &Reach) {
+    let overwrites = |n: StepNodeId| p.nodes[n.index()].op.is_some_and(|op| op.traits().overwrites);
+    let mut needs = IndexSet::new();
+    let mut sets = IndexSet::new();
+    let is_set_before = |variable: NodeId, node: StepNodeId| {
+        accesses.writers_of(variable).any(|w| w != node && overwrites(w) && reach.is_after(node, w))
+    };
+    for access in &accesses.reads {
+        let taken = access.taken_by.unwrap_or(access.reader);
+        if !is_set_before(access.variable, access.reader)
+            || !is_set_before(access.variable, taken) && !overwrites(taken)
+        {
+            needs.insert(access.variable);
+        }
+    }
+    for (&variable, writers) in &accesses.writers {
+        for &writer in writers {
+            if overwrites(writer) {
+                sets.insert(variable);
+            } else if !is_set_before(variable, writer) {
+                needs.insert(variable);
+            }
+        }
+    }
+    p.needs_initialized = needs.into_iter().collect();
+    p.initializes = sets.into_iter().collect();
+}
+
+fn take_snapshots(p: &mut Partitioned, takers: &BTreeSet<StepNodeId>) {
+    for &taker in takers {
+        let node = &mut p.nodes[taker.index()];
+        node.kind = StepNodeKind::Snapshot;
+        node.silent = false;
+        for output in node.outputs.clone() {
+            p.values[output.index()].alias_of = None;
+        }
+    }
+}
+
+fn can_fail(node: &StepNode) -> bool {
+    !node.silent && node.op.is_some_and(|op| op.traits().fallible) && matches!(node.kind, StepNodeKind::Op)
+}
+
+/// Makes every change of a variable wait for all that can still fail, and notes what must be put back otherwise.
+fn add_commit(p: &mut Partitioned, accesses: &Accesses, reach: &Reach, extra: &mut Edges) {
+    let writers: BTreeSet<StepNodeId> = accesses.writers.values().flatten().copied().collect();
+    let fallible: Vec<StepNodeId> =
+        (0..p.nodes.len() as u32).map(StepNodeId).filter(|n| can_fail(&p.nodes[n.index()])).collect();
+    if writers.is_empty() || fallible.is_empty() {
+        return;
+    }
+    if fallible.iter().any(|&n| reach.is_after_any(n) || writers.contains(&n)) {
+        p.undo = accesses.writers.keys().copied().collect();
+    }
+    let before: Vec<StepNodeId> =
+        fallible.into_iter().filter(|&n| !reach.is_after_any(n) && !writers.contains(&n)).collect();
+    if before.is_empty() {
+        return;
+    }
+    let commit = StepNodeId(p.nodes.len() as u32);
+    p.nodes.push(StepNode {
+        kind: StepNodeKind::Commit,
+        name: "commit".into(),
+        node: p.nodes[before[0].index()].node,
+        op: None,
+        attrs: Arc::default(),
+        device: DeviceId::HOST,
+        inputs: SmallVec::new(),
+        controls: before.into(),
+        outputs: SmallVec::new(),
+        silent: true,
+    });
+    extra.extend(writers.into_iter().map(|w| (commit, w)));
+}
+
+/// A sequence in which every edge points forward: by the number of device changes on the way, then by creation, so
+/// that no device waits for another's late result before it has handed out its own early ones. `None` for a ring.
+fn sorted(p: &Partitioned, extra: &[(StepNodeId, StepNodeId)]) -> Option<Vec<StepNodeId>> {
+    let successors = successors(p, extra);
+    let mut waiting = vec![0u32; p.nodes.len()];
+    successors.iter().flatten().for_each(|s| waiting[s.index()] += 1);
+    let mut hops = vec![0u32; p.nodes.len()];
+    let ids = (0..p.nodes.len() as u32).map(StepNodeId);
+    let mut ready: BinaryHeap<Reverse<(u32, StepNodeId)>> =
+        ids.filter(|n| waiting[n.index()] == 0).map(|n| Reverse((0, n))).collect();
+    let mut sequence = Vec::with_capacity(p.nodes.len());
+    while let Some(Reverse((level, node))) = ready.pop() {
+        sequence.push(node);
+        for &next in &successors[node.index()] {
+            let crosses = p.nodes[node.index()].device != p.nodes[next.index()].device || starts_elsewhere(p, next);
+            let hop = &mut hops[next.index()];
+            *hop = (*hop).max(level + u32::from(crosses));
+            waiting[next.index()] -= 1;
+            if waiting[next.index()] == 0 {
+                ready.push(Reverse((*hop, next)));
+            }
+        }
+    }
+    (sequence.len() == p.nodes.len()).then_some(sequence)
+}
+
+fn starts_elsewhere(p: &Partitioned, node: StepNodeId) -> bool {
+    p.nodes[node.index()].copy().is_some()
+}
+
+fn permute(p: &mut Partitioned, sequence: &[StepNodeId]) {
+    let mut place = vec![StepNodeId(0); sequence.len()];
+    for (new, old) in sequence.iter().enumerate() {
+        place[old.index()] = StepNodeId(new as u32);
+    }
+    let mut nodes: Vec<Option<StepNode>> = std::mem::take(&mut p.nodes).into_iter().map(Some).collect();
+    p.nodes = sequence.iter().filter_map(|old| nodes[old.index()].take()).collect();
+    for node in &mut p.nodes {
+        node.controls.iter_mut().for_each(|c| *c = place[c.index()]);
+    }
+    for value in &mut p.values {
+        if let Origin::Computed(node) = &mut value.origin {
+            *node = place[node.index()];
+        }
+    }
+}

@@ -1,0 +1,535 @@
+//! Partition: the nodes of one step on their devices, with the copies between them.
+//!
+//! Invariant: a node's inputs are all on its own device; what was elsewhere comes through a copy node, one per tensor
+//! and destination, shared by all consumers there.
+
+use super::order;
+use super::place::Placed;
+use super::prune::{Pruned, Source};
+use crate::base::{Array, Code, Diagnostic, Error, Result};
+use crate::device::{DeviceId, Machine};
+use crate::graph::{Attrs, KernelContext, Node, NodeId, OpRef, TensorDesc, TensorId};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A node of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct StepNodeId(pub u32);
+
+/// A buffer's worth of data in a step.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ValueId(pub u32);
+
+impl StepNodeId {
+    /// The id as an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl ValueId {
+    /// The id as an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where a value's bytes come from.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// A node of the step computes it.
+    Computed(StepNodeId),
+    /// Fed: which of the signature's feeds.
+    Fed(usize),
+    /// Known when planned, and laid down with the plan.
+    Known(Arc<Array>),
+    /// The buffer of this variable.
+    Variable(NodeId),
+}
+
+/// A value: a tensor on one device.
+#[derive(Clone, Debug)]
+pub struct Value {
+    /// The tensor.
+    pub tensor: TensorId,
+    /// Type and sizes.
+    pub desc: TensorDesc,
+    /// The device that holds it.
+    pub device: DeviceId,
+    /// Where its bytes come from.
+    pub origin: Origin,
+    /// It is a run of another value's bytes, from this byte on.
+    pub alias_of: Option<(ValueId, usize)>,
+}
+
+/// How a copy travels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Route {
+    /// From memory to memory.
+    Direct,
+    /// Through host memory, since the two GPUs do not reach each other.
+    ThroughHost,
+}
+
+/// What a copy node moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyInfo {
+    /// The tensor.
+    pub tensor: TensorId,
+    /// The device that has it.
+    pub from: DeviceId,
+    /// The device that gets it.
+    pub to: DeviceId,
+    /// Bytes moved.
+    pub bytes: usize,
+    /// How it travels.
+    pub route: Route,
+    /// A fed value on its way to a placeholder that lives on a GPU.
+    pub fed: bool,
+}
+
+/// What a node of a step does.
+#[derive(Clone, Debug)]
+pub enum StepNodeKind {
+    /// Runs an op of the graph, or its part on one device.
+    Op,
+    /// Copies a tensor to this device.
+    Copy(CopyInfo),
+    /// Keeps a variable's value from before it is changed.
+    Snapshot,
+    /// Waits for everything that can fail before variables change.
+    Commit,
+}
+
+/// A node of a step.
+#[derive(Clone, Debug)]
+pub struct StepNode {
+    /// What it does.
+    pub kind: StepNodeKind,
+    /// A readable name: the graph node's, or `copy/affine0/w/read→gpu:1`.
+    pub name: Arc<str>,
+    /// The graph node that it comes from; for copies, the producer of the tensor.
+    pub node: NodeId,
+    /// Its op type, for nodes of kind `Op`.
+    pub op: Option<OpRef>,
+    /// Its attributes; a part's are its own.
+    pub attrs: Arc<Attrs>,
+    /// The device that runs it.
+    pub device: DeviceId,
+    /// The values that it reads, all on its device but for a copy's.
+    pub inputs: SmallVec<[ValueId; 4]>,
+    /// Nodes that must have run before.
+    pub controls: SmallVec<[StepNodeId; 2]>,
+    /// The values that it makes.
+    pub outputs: SmallVec<[ValueId; 1]>,
+    /// Nothing runs: it only orders, or its outputs are other values' bytes.
+    pub silent: bool,
+}
+
+impl StepNode {
+    /// The inputs that are variables and are written.
+    pub fn written(&self) -> SmallVec<[ValueId; 4]> {
+        let Some(op) = self.op.filter(|_| matches!(self.kind, StepNodeKind::Op)) else { return SmallVec::new() };
+        op.written_inputs(&self.attrs, self.inputs.len()).into_iter().map(|i| self.inputs[i]).collect()
+    }
+
+    /// What it moves, if it is a copy.
+    pub fn copy(&self) -> Option<&CopyInfo> {
+        match &self.kind {
+            StepNodeKind::Copy(info) => Some(info),
+            _ => None,
+        }
+    }
+}
+
+/// The nodes of one step on their devices.
+pub struct Partitioned {
+    /// What was pruned.
+    pub pruned: Pruned,
+    /// Where graph nodes are.
+    pub placed: Placed,
+    /// The nodes, in an order that respects all edges once `order` has run.
+    pub nodes: Vec<StepNode>,
+    /// The values.
+    pub values: Vec<Value>,
+    /// Where each fetch is found.
+    pub fetches: Vec<Fetch>,
+    /// Variables that the step reads or partly writes before anything in it has set them.
+    pub needs_initialized: Vec<NodeId>,
+    /// Variables that the step sets.
+    pub initializes: Vec<NodeId>,
+    /// Variables that are put back if the step fails, since something can fail after they were changed.
+    pub undo: Vec<NodeId>,
+}
+
+/// Where a fetch is found after the step.
+#[derive(Clone, Debug)]
+pub enum Fetch {
+    /// In this value, on the host.
+    Value(ValueId),
+    /// It is one of the feeds.
+    Fed(usize),
+    /// It was known when planned.
+    Known(Arc<Array>),
+}
+
+impl Partitioned {
+    /// A node.
+    pub fn node(&self, id: StepNodeId) -> &StepNode {
+        &self.nodes[id.index()]
+    }
+
+    /// A value.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.index()]
+    }
+
+    /// The value whose bytes these are, and where in it they start.
+    pub fn base(&self, mut id: ValueId) -> (ValueId, usize) {
+        let mut offset = 0;
+        while let Some((of, at)) = self.value(id).alias_of {
+            (id, offset) = (of, offset + at);
+        }
+        (id, offset)
+    }
+
+    /// The variable whose buffer a value is, if it is one.
+    pub fn variable(&self, id: ValueId) -> Option<NodeId> {
+        match self.value(self.base(id).0).origin {
+            Origin::Variable(node) => Some(node),
+            _ => None,
+        }
+    }
+
+    /// A tensor's name, as in `split:1`.
+    pub fn tensor_name(&self, tensor: TensorId) -> String {
+        self.pruned.node(tensor.node).output_name(tensor.output)
+    }
+
+    /// The copies, in the order of the step's nodes.
+    pub fn copies(&self) -> impl Iterator<Item = (&StepNode, &CopyInfo)> {
+        self.nodes.iter().filter_map(|n| n.copy().map(|c| (n, c)))
+    }
+
+    /// The nodes that read this value.
+    pub fn consumers(&self, value: ValueId) -> impl Iterator<Item = &StepNode> {
+        self.nodes.iter().filter(move |n| n.inputs.contains(&value))
+    }
+}
+
+/// Puts a step's nodes on their devices, and copies between them.
+///
+/// # Errors
+/// Writers of one variable that nothing orders, and updates that cannot be split by device.
+pub fn partition(pruned: Pruned, placed: Placed, machine: &Machine) -> Result<Partitioned> {
+    let mut b = Builder {
+        machine,
+        p: Partitioned {
+            pruned,
+            placed,
+            nodes: Vec::new(),
+            values: Vec::new(),
+            fetches: Vec::new(),
+            needs_initialized: Vec::new(),
+            initializes: Vec::new(),
+            undo: Vec::new(),
+        },
+        computed: HashMap::new(),
+        known: HashMap::new(),
+        copies: HashMap::new(),
+        step_nodes: HashMap::new(),
+    };
+    let kept = b.p.pruned.kept.clone();
+    for id in kept {
+        b.add_node(id)?;
+    }
+    b.add_fetches();
+    order::order(&mut b.p)?;
+    Ok(b.p)
+}
+
+struct Builder<'a> {
+    machine: &'a Machine,
+    p: Partitioned,
+    /// The value of a tensor on the device that computes or holds it; of a feed on the host.
+    computed: HashMap<TensorId, ValueId>,
+    known: HashMap<(TensorId, DeviceId), ValueId>,
+    copies: HashMap<(ValueId, DeviceId), ValueId>,
+    /// The step's nodes of a graph node; several where it was split.
+    step_nodes: HashMap<NodeId, SmallVec<[StepNodeId; 1]>>,
+}
+
+impl Builder<'_> {
+    fn add_node(&mut self, id: NodeId) -> Result<()> {
+        let node = self.p.pruned.node(id).clone();
+        let device = self.p.placed.device(id);
+        if node.op.traits().variable {
+            let tensor = TensorId { node: id, output: 0 };
+            let desc = self.p.pruned.desc(tensor);
+            let value = self.new_value(Value { tensor, desc, device, origin: Origin::Variable(id), alias_of: None });
+            self.computed.insert(tensor, value);
+            return Ok(());
+        }
+        let sources = self.p.pruned.sources(&node);
+        let mut controls: SmallVec<[StepNodeId; 2]> = SmallVec::new();
+        for control in self.p.pruned.control_inputs(&node) {
+            controls.extend(self.step_nodes.get(&control).into_iter().flatten().copied());
+        }
+        // A known input's node may still run for its effects; this one then waits for it.
+        for (source, tensor) in sources.iter().zip(&node.inputs) {
+            if matches!(source, Source::Known(_) | Source::Planned) && self.p.pruned.signature.feed(*tensor).is_none() {
+                controls.extend(self.step_nodes.get(&tensor.node).into_iter().flatten().copied());
+            }
+        }
+        let input_device = |b: &Self, i: usize| match sources[i] {
+            Source::Computed => b.p.value(b.computed[&node.inputs[i]]).device,
+            _ => device,
+        };
+        let split = node.op.split(&node.attrs, node.inputs.len(), &|i| input_device(self, i).0.into());
+        match split {
+            Some(parts) => {
+                for part in parts {
+                    let device = input_device(self, part.follows);
+                    self.add_step_node(&node, &sources, &part.inputs, part.attrs, device, &controls)?;
+                }
+            }
+            None => {
+                let all: Vec<usize> = (0..node.inputs.len()).collect();
+                self.add_step_node(&node, &sources, &all, node.attrs.clone(), device, &controls)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_step_node(
+        &mut self,
+        node: &Node,
+        sources: &[Source],
+        which: &[usize],
+        attrs: Attrs,
+        device: DeviceId,
+        controls: &[StepNodeId],
+    ) -> Result<()> {
+        let inputs: SmallVec<[ValueId; 4]> =
+            which.iter().map(|&i| self.input(node.inputs[i], &sources[i], device)).collect();
+        let id = StepNodeId(self.p.nodes.len() as u32);
+        let written = node.op.written_inputs(&attrs, inputs.len());
+        for &i in &written {
+            if self.p.value(inputs[i]).copy_of_variable(&self.p) {
+                let variable = &self.p.pruned.node(node.inputs[which[i]].node).name;
+                let message = format!(
+                    "'{}' ({}) runs on {device} but writes variable '{variable}', which is elsewhere; \
+                     colocate them",
+                    node.name,
+                    node.op.name()
+                );
+                return Err(Diagnostic::at(Code::InvalidArgument, message, node.source).into());
+            }
+        }
+        // A node whose outputs are all known runs only for what it waits for.
+        let all_known = !node.outputs.is_empty()
+            && (0..node.outputs.len() as u32)
+                .all(|output| self.p.pruned.value(TensorId { node: node.id, output }).is_some());
+        let aliases = if written.is_empty() {
+            self.with_context(node, &attrs, &inputs, |c| node.op.aliases(c))
+        } else {
+            // What assigns passes the variable on.
+            (!node.outputs.is_empty()).then(|| smallvec::smallvec![(written[0], 0)])
+        };
+        let mut outputs = SmallVec::new();
+        for output in 0..node.outputs.len() as u32 {
+            let tensor = TensorId { node: node.id, output };
+            let alias_of = aliases.as_ref().map(|a| (inputs[a[output as usize].0], a[output as usize].1));
+            let desc = self.p.pruned.desc(tensor);
+            let value = self.new_value(Value { tensor, desc, device, origin: Origin::Computed(id), alias_of });
+            self.computed.insert(tensor, value);
+            outputs.push(value);
+        }
+        let silent = written.is_empty()
+            && (aliases.is_some() || all_known || node.outputs.is_empty() && !node.op.traits().stateful);
+        self.p.nodes.push(StepNode {
+            kind: StepNodeKind::Op,
+            name: node.name.clone(),
+            node: node.id,
+            op: Some(node.op),
+            attrs: Arc::new(attrs),
+            device,
+            inputs,
+            controls: controls.into(),
+            outputs,
+            silent: silent && !(aliases.is_some() && node.op.traits().stateful),
+        });
+        self.step_nodes.entry(node.id).or_default().push(id);
+        Ok(())
+    }
+
+    fn with_context<R>(
+        &self,
+        node: &Node,
+        attrs: &Attrs,
+        inputs: &[ValueId],
+        use_it: impl FnOnce(&KernelContext<'_>) -> R,
+    ) -> R {
+        let descs: Vec<TensorDesc> = inputs.iter().map(|&v| self.p.value(v).desc.clone()).collect();
+        let values: Vec<Option<Arc<Array>>> = inputs.iter().map(|&v| self.p.value(v).known().cloned()).collect();
+        let outputs: Vec<TensorDesc> = (0..node.outputs.len() as u32)
+            .map(|output| self.p.pruned.desc(TensorId { node: node.id, output }))
+            .collect();
+        use_it(&KernelContext { attrs, inputs: &descs, outputs: &outputs, values: &values })
+    }
+
+    /// The value of an input on the device that reads it.
+    fn input(&mut self, tensor: TensorId, source: &Source, device: DeviceId) -> ValueId {
+        let known = match source {
+            Source::Known(array) => Some(array.clone()),
+            Source::Planned => self.planned_value(tensor),
+            _ => None,
+        };
+        if let Some(array) = known {
+            if let Some(&value) = self.known.get(&(tensor, device)) {
+                return value;
+            }
+            let desc = TensorDesc { dtype: array.dtype(), dims: array.dims().into() };
+            let value = self.new_value(Value { tensor, desc, device, origin: Origin::Known(array), alias_of: None });
+            self.known.insert((tensor, device), value);
+            return value;
+        }
+        let at_home = match source {
+            Source::Fed(feed) => self.fed(*feed),
+            _ => self.computed[&tensor],
+        };
+        self.on_device(at_home, device)
+    }
+
+    fn planned_value(&self, tensor: TensorId) -> Option<Arc<Array>> {
+        match self.p.pruned.signature.feed(tensor) {
+            Some(feed) => self.p.pruned.signature.feeds[feed].value.clone(),
+            None => self.p.pruned.value(tensor).cloned(),
+        }
+    }
+
+    fn fed(&mut self, feed: usize) -> ValueId {
+        let tensor = self.p.pruned.signature.feeds[feed].tensor;
+        if let Some(&value) = self.computed.get(&tensor) {
+            return value;
+        }
+        let desc = self.p.pruned.desc(tensor);
+        let origin = Origin::Fed(feed);
+        let value = self.new_value(Value { tensor, desc, device: DeviceId::HOST, origin, alias_of: None });
+        self.computed.insert(tensor, value);
+        value
+    }
+
+    /// The value on this device: itself, or its one copy there.
+    fn on_device(&mut self, value: ValueId, device: DeviceId) -> ValueId {
+        let source = self.p.value(value).clone();
+        if source.device == device {
+            return value;
+        }
+        if let Some(&copy) = self.copies.get(&(value, device)) {
+            return copy;
+        }
+        let id = StepNodeId(self.p.nodes.len() as u32);
+        let direct = self.machine.has_direct_link(source.device, device);
+        let fed = matches!(source.origin, Origin::Fed(_));
+        let info = CopyInfo {
+            tensor: source.tensor,
+            from: source.device,
+            to: device,
+            bytes: source.desc.bytes(),
+            route: if direct { Route::Direct } else { Route::ThroughHost },
+            fed: fed && !self.p.placed.device(source.tensor.node).is_host(),
+        };
+        let copy = self.new_value(Value { device, origin: Origin::Computed(id), alias_of: None, ..source.clone() });
+        let tensor = self.p.tensor_name(source.tensor);
+        let name = tensor.strip_suffix(":0").unwrap_or(&tensor);
+        self.p.nodes.push(StepNode {
+            kind: StepNodeKind::Copy(info),
+            name: format!("copy/{name}→{device}").into(),
+            node: source.tensor.node,
+            op: None,
+            attrs: Arc::default(),
+            device,
+            inputs: smallvec::smallvec![value],
+            controls: SmallVec::new(),
+            outputs: smallvec::smallvec![copy],
+            silent: false,
+        });
+        self.copies.insert((value, device), copy);
+        copy
+    }
+
+    fn add_fetches(&mut self) {
+        for tensor in self.p.pruned.signature.fetches.clone() {
+            let fetch = if let Some(feed) = self.p.pruned.signature.feed(tensor) {
+                Fetch::Fed(feed)
+            } else if let Some(value) = self.p.pruned.value(tensor) {
+                Fetch::Known(value.clone())
+            } else {
+                let value = self.on_device(self.computed[&tensor], DeviceId::HOST);
+                Fetch::Value(self.snapshot_of_variable(value))
+            };
+            self.p.fetches.push(fetch);
+        }
+    }
+
+    /// A fetched variable is copied out within the step, so that a later change in the same step does not show.
+    fn snapshot_of_variable(&mut self, value: ValueId) -> ValueId {
+        let base = self.p.base(value).0;
+        if !matches!(self.p.value(base).origin, Origin::Variable(_)) {
+            return value;
+        }
+        let id = StepNodeId(self.p.nodes.len() as u32);
+        let source = self.p.value(value).clone();
+        let copy = self.new_value(Value { origin: Origin::Computed(id), alias_of: None, ..source.clone() });
+        self.p.nodes.push(StepNode {
+            kind: StepNodeKind::Snapshot,
+            name: format!("fetch/{}", self.p.tensor_name(source.tensor)).into(),
+            node: source.tensor.node,
+            op: None,
+            attrs: Arc::default(),
+            device: source.device,
+            inputs: smallvec::smallvec![value],
+            controls: SmallVec::new(),
+            outputs: smallvec::smallvec![copy],
+            silent: false,
+        });
+        copy
+    }
+
+    fn new_value(&mut self, value: Value) -> ValueId {
+        self.p.values.push(value);
+        ValueId(self.p.values.len() as u32 - 1)
+    }
+}
+
+impl Value {
+    /// The value, where it is known when planned.
+    pub fn known(&self) -> Option<&Arc<Array>> {
+        match &self.origin {
+            Origin::Known(array) => Some(array),
+            _ => None,
+        }
+    }
+
+    /// True for a copy, which is no variable's buffer though its tensor may be.
+    fn copy_of_variable(&self, p: &Partitioned) -> bool {
+        match self.origin {
+            Origin::Computed(node) => p.nodes.get(node.index()).is_some_and(|n| n.copy().is_some()),
+            _ => false,
+        }
+    }
+}
+
+/// Two writers that nothing orders.
+pub(super) fn unordered_writers(p: &Partitioned, variable: NodeId, a: &StepNode, b: &StepNode) -> Error {
+    let variable = &p.pruned.node(variable).name;
+    let node = p.pruned.node(b.node);
+    let message = format!(
+        "'{}' and '{}' both change variable '{variable}' in one run, and nothing orders them; \
+         run them one after the other, or make the second depend on the first (control_dependencies)",
+        a.name, b.name
+    );
+    Diagnostic::at(Code::InvalidArgument, message, node.source).into()
+}

@@ -1,0 +1,279 @@
+//! Prune: what a step needs, with all shapes and every value that is known before it runs.
+//!
+//! Small nodes whose inputs are known are computed here, so that target shapes, axes and the arithmetic on them never
+//! run. What orders side effects is kept.
+
+use super::signature::Signature;
+use crate::base::{Array, Code, Diagnostic, Error, Result, Shape};
+use crate::device::Team;
+use crate::graph::{self, Fact, InferContext, KernelContext, Node, NodeId, TensorDesc, TensorId};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// The largest result, in elements, that is computed while planning.
+const FOLDED_ELEMENTS: usize = 1024;
+
+/// A step's part of the graph, with all shapes known.
+pub struct Pruned {
+    /// The whole graph's nodes.
+    pub nodes: Arc<Vec<Arc<Node>>>,
+    /// What the plan is for.
+    pub signature: Signature,
+    /// The nodes that run, in the order of creation.
+    pub kept: Vec<NodeId>,
+    /// True where a feed's value was needed to know a shape; the plan then holds for that value only.
+    pub depends_on_values: bool,
+    /// How many of the needed nodes were computed while planning.
+    pub folded: usize,
+    info: Vec<Option<Info>>,
+}
+
+struct Info {
+    descs: SmallVec<[TensorDesc; 1]>,
+    values: SmallVec<[Option<Arc<Array>>; 1]>,
+    /// It, or something that it waits for, has effects.
+    effects: bool,
+    kept: bool,
+}
+
+/// How a kept node gets one of its inputs.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Known before the step runs, and laid down with the plan.
+    Known(Arc<Array>),
+    /// Known, and needed only to prepare the kernel.
+    Planned,
+    /// Fed: which of the signature's feeds.
+    Fed(usize),
+    /// Computed by a kept node.
+    Computed,
+}
+
+impl Pruned {
+    /// A node.
+    pub fn node(&self, id: NodeId) -> &Arc<Node> {
+        &self.nodes[id.index()]
+    }
+
+    /// Type and sizes of a needed tensor.
+    pub fn desc(&self, tensor: TensorId) -> TensorDesc {
+        if let Some(feed) = self.signature.feed(tensor) {
+            let feed = &self.signature.feeds[feed];
+            return TensorDesc { dtype: feed.dtype, dims: feed.dims.clone() };
+        }
+        self.info(tensor.node).descs[tensor.output as usize].clone()
+    }
+
+    /// The value of a needed tensor, where it is known before the step runs.
+    pub fn value(&self, tensor: TensorId) -> Option<&Arc<Array>> {
+        if self.signature.feed(tensor).is_some() {
+            return None;
+        }
+        self.info(tensor.node).values[tensor.output as usize].as_ref()
+    }
+
+    /// How a kept node gets its inputs.
+    pub fn sources(&self, node: &Node) -> Vec<Source> {
+        let planned = node.op.planned_inputs(node.inputs.len());
+        (node.inputs.iter().enumerate())
+            .map(|(i, &input)| match (self.signature.feed(input), self.value(input)) {
+                _ if planned.contains(&i) => Source::Planned,
+                (Some(feed), _) => Source::Fed(feed),
+                (None, Some(value)) => Source::Known(value.clone()),
+                (None, None) => Source::Computed,
+            })
+            .collect()
+    }
+
+    /// Types, sizes and known values of a kept node's inputs and outputs, to prepare its kernel from.
+    pub fn with_kernel_context<R>(&self, node: &Node, use_it: impl FnOnce(&KernelContext<'_>) -> R) -> R {
+        let inputs: Vec<TensorDesc> = node.inputs.iter().map(|&t| self.desc(t)).collect();
+        let planned = node.op.planned_inputs(node.inputs.len());
+        let values: Vec<Option<Arc<Array>>> = (node.inputs.iter().enumerate())
+            .map(|(i, &t)| match self.signature.feed(t) {
+                Some(feed) if planned.contains(&i) => self.signature.feeds[feed].value.clone(),
+                Some(_) => None,
+                None => self.value(t).cloned(),
+            })
+            .collect();
+        let outputs = &self.info(node.id).descs;
+        use_it(&KernelContext { attrs: &node.attrs, inputs: &inputs, outputs, values: &values })
+    }
+
+    /// The nodes that must have run before a kept node, beyond those that compute its inputs. A node that was computed
+    /// while planning stands for what it waits for.
+    pub fn control_inputs(&self, node: &Node) -> Vec<NodeId> {
+        node.control_inputs.iter().copied().filter(|&c| self.is_kept(c)).collect()
+    }
+
+    /// True if the node runs.
+    pub fn is_kept(&self, id: NodeId) -> bool {
+        self.info[id.index()].as_ref().is_some_and(|i| i.kept)
+    }
+
+    fn info(&self, id: NodeId) -> &Info {
+        self.info[id.index()].as_ref().expect("asked only of needed nodes")
+    }
+}
+
+/// Finds what a step needs, and all shapes.
+///
+/// # Errors
+/// Placeholders that are needed and not fed (all of them), shapes that do not fit, and shapes that depend on values
+/// which only the run computes; each with the node and its source line.
+pub fn prune(nodes: Arc<Vec<Arc<Node>>>, signature: Signature) -> Result<Pruned> {
+    let needed = reachable(&nodes, &signature, |_, _| true);
+    check_fed(&nodes, &signature, &needed)?;
+    let attempt = |with_values: bool| specialise(&nodes, &signature, &needed, with_values);
+    let (info, depends_on_values) = match attempt(false) {
+        Ok(info) => (info, false),
+        Err(e) if signature.feeds.iter().any(|f| f.value.is_some()) => match attempt(true) {
+            Ok(info) => (info, true),
+            Err(_) => return Err(e),
+        },
+        Err(e) => return Err(e),
+    };
+    let mut pruned = Pruned { nodes, signature, kept: Vec::new(), depends_on_values, folded: 0, info };
+    let nodes = pruned.nodes.clone();
+    let kept = reachable(&nodes, &pruned.signature, |node, input| {
+        let tensor = node.inputs[input];
+        let known = pruned.value(tensor).is_some() || node.op.planned_inputs(node.inputs.len()).contains(&input);
+        !known || pruned.info(tensor.node).effects
+    });
+    for (i, needed) in needed.iter().enumerate().filter(|(_, n)| **n) {
+        let info = pruned.info[i].as_mut().expect("needed");
+        let _ = needed;
+        let all_known = !info.values.is_empty() && info.values.iter().all(Option::is_some);
+        info.kept = kept[i] && (!all_known || info.effects);
+        if info.kept {
+            pruned.kept.push(NodeId(i as u32));
+        } else {
+            pruned.folded += 1;
+        }
+    }
+    Ok(pruned)
+}
+
+/// Marks what fetches and targets depend on. Fed tensors need nothing; `follow` says which data edges count.
+fn reachable(nodes: &[Arc<Node>], signature: &Signature, follow: impl Fn(&Node, usize) -> bool) -> Vec<bool> {
+    let mut marked = vec![false; nodes.len()];
+    let fetched = signature.fetches.iter().filter(|t| signature.feed(**t).is_none()).map(|t| t.node);
+    let mut pending: Vec<NodeId> = fetched.chain(signature.targets.iter().copied()).collect();
+    while let Some(id) = pending.pop() {
+        if std::mem::replace(&mut marked[id.index()], true) {
+            continue;
+        }
+        let node = &nodes[id.index()];
+        let inputs = node.inputs.iter().enumerate();
+        pending.extend(inputs.filter(|(i, t)| signature.feed(**t).is_none() && follow(node, *i)).map(|(_, t)| t.node));
+        pending.extend(node.control_inputs.iter().copied());
+    }
+    marked
+}
+
+fn check_fed(nodes: &[Arc<Node>], signature: &Signature, needed: &[bool]) -> Result<()> {
+    let is_fed = |id: NodeId| signature.feeds.iter().any(|f| f.tensor.node == id);
+    let missing: Vec<Diagnostic> = (nodes.iter().zip(needed))
+        .filter(|(n, needed)| **needed && n.op.must_be_fed() && !is_fed(n.id))
+        .map(|(n, _)| {
+            let fact = &n.outputs[0];
+            let message = format!(
+                "you must feed a value for placeholder '{}' with dtype {} and shape {}: the run needs it",
+                n.name, fact.dtype, fact.shape
+            );
+            Diagnostic::at(Code::InvalidArgument, message, n.source)
+        })
+        .collect();
+    if missing.is_empty() { Ok(()) } else { Err(Error::from_all(missing)) }
+}
+
+fn specialise(
+    nodes: &[Arc<Node>],
+    signature: &Signature,
+    needed: &[bool],
+    with_values: bool,
+) -> Result<Vec<Option<Info>>> {
+    let team = Team::new(1, "plan");
+    let mut info: Vec<Option<Info>> = Vec::new();
+    info.resize_with(nodes.len(), || None);
+    for node in nodes.iter().filter(|n| needed[n.id.index()]) {
+        let found = node_info(node, signature, &info, with_values, &team).map_err(|message| {
+            let message = format!("cannot plan '{}' ({}): {message}", node.name, node.op.name());
+            Error::from(Diagnostic::at(Code::InvalidArgument, message, node.source))
+        })?;
+        info[node.id.index()] = Some(found);
+    }
+    Ok(info)
+}
+
+fn node_info(
+    node: &Node,
+    signature: &Signature,
+    info: &[Option<Info>],
+    with_values: bool,
+    team: &Team,
+) -> std::result::Result<Info, String> {
+    let mut facts: SmallVec<[Fact; 4]> = SmallVec::new();
+    let mut values: SmallVec<[Option<Arc<Array>>; 4]> = SmallVec::new();
+    for &input in &node.inputs {
+        match signature.feed(input).map(|i| &signature.feeds[i]) {
+            Some(feed) => {
+                facts.push(Fact::new(feed.dtype, Shape::known(&feed.dims)));
+                values.push(feed.value.clone().filter(|_| with_values));
+            }
+            None => {
+                let of = info[input.node.index()].as_ref().expect("inputs come first");
+                let desc = &of.descs[input.output as usize];
+                facts.push(Fact::new(desc.dtype, Shape::known(&desc.dims)));
+                values.push(of.values[input.output as usize].clone());
+            }
+        }
+    }
+    let context = InferContext { attrs: &node.attrs, inputs: &facts, values: &values };
+    let outputs = node.op.infer(&context)?;
+    let of_shapes = node.op.value_of_shapes(&context);
+    let mut descs: SmallVec<[TensorDesc; 1]> = SmallVec::new();
+    for (i, (found, built)) in outputs.iter().zip(&node.outputs).enumerate() {
+        // What was known when it was built holds too, such as a placeholder's shape that the feed was checked against.
+        let shape = found.shape.merge(&built.shape).ok_or_else(|| {
+            format!("output {i} was built with shape {}, but would have {}", built.shape, found.shape)
+        })?;
+        let fed = signature.feed(TensorId { node: node.id, output: i as u32 }).map(|f| &signature.feeds[f].dims);
+        let dims = fed.cloned().or_else(|| shape.to_dims()).ok_or_else(|| unknown_shape(node, i, &shape, &values))?;
+        let desc = TensorDesc { dtype: found.dtype, dims };
+        let bytes = crate::base::num_elements(&desc.dims).and_then(|n| n.checked_mul(desc.dtype.size()));
+        if bytes.is_none_or(|b| b > isize::MAX as usize) {
+            return Err(format!("output {i} of shape {shape} is too large to address"));
+        }
+        descs.push(desc);
+    }
+    let traits = node.op.traits();
+    let upstream = |id: NodeId| info[id.index()].as_ref().is_some_and(|i| i.effects);
+    let effects = (traits.stateful && !traits.variable && !node.op.must_be_fed())
+        || of_shapes.is_none() && node.inputs.iter().any(|t| signature.feed(*t).is_none() && upstream(t.node))
+        || node.control_inputs.iter().any(|&c| upstream(c));
+    let mut known: SmallVec<[Option<Arc<Array>>; 1]> = smallvec::smallvec![None; descs.len()];
+    let small = descs.iter().map(TensorDesc::len).sum::<usize>() <= FOLDED_ELEMENTS;
+    if let Some(value) = node.op.constant(&node.attrs) {
+        known[0] = Some(value.clone());
+    } else if let Some(value) = of_shapes {
+        known[0] = Some(Arc::new(value));
+    } else if !traits.stateful && !traits.fallible && !descs.is_empty() && small && values.iter().all(Option::is_some) {
+        let inputs: Vec<Arc<Array>> = values.into_iter().flatten().collect();
+        for (slot, value) in known.iter_mut().zip(graph::evaluate(node.op, &node.attrs, &inputs, team)?) {
+            *slot = Some(value);
+        }
+    }
+    Ok(Info { descs, values: known, effects, kept: false })
+}
+
+fn unknown_shape(node: &Node, output: usize, shape: &Shape, values: &[Option<Arc<Array>>]) -> String {
+    let planned = node.op.planned_inputs(node.inputs.len());
+    match planned.iter().find(|i| values.get(**i).is_some_and(Option::is_none)) {
+        Some(i) => format!(
+            "the shape of output {output} ({shape}) depends on the value of input {i}, which is only computed by the run; \
+             compute it from constants, shapes or small integer feeds"
+        ),
+        None => format!("the shape of output {output} is not known before the run: {shape}"),
+    }
+}

@@ -1,0 +1,346 @@
+//! A schedule that is loaded: memory taken, kernels prepared, programs written, constants laid down.
+//!
+//! Invariant: running it again allocates nothing; feeds are used where they lie, fetches stay where they were computed.
+
+use super::store::VariableStore;
+use crate::base::{Array, Diagnostic, Error, Result};
+use crate::device::{
+    Command, CpuKernel, DeviceId, DeviceMemory, Event, Job, Machine, MemoryUse, Program, Span, Step, Team, View, Waiter,
+};
+use crate::graph::{KernelContext, NodeId, TensorDesc};
+use crate::plan::{CopyInfo, Fetch, Origin, Route, Schedule, StepNode, StepNodeKind, ValueId};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Kernels with a state of their own, such as random generators, by graph node and input sizes.
+pub(super) type StatefulKernels = HashMap<(NodeId, Vec<TensorDesc>), Arc<CpuKernel>>;
+
+/// What a plan is loaded into.
+pub(super) struct Loader<'a> {
+    pub machine: &'a Machine,
+    pub accounts: &'a [Arc<MemoryUse>],
+    pub waiters: &'a [Arc<Waiter>],
+    pub store: &'a mut VariableStore,
+    pub stateful: &'a mut StatefulKernels,
+}
+
+/// A loaded plan.
+pub(super) struct Executable {
+    pub schedule: Schedule,
+    pub step: Step,
+    /// By device; `None` where a device has nothing to do.
+    programs: Vec<Option<Program>>,
+    /// For each feed, the views that point at it: device and view.
+    feed_views: Vec<Vec<(DeviceId, u32, usize)>>,
+    /// For each fetch that the step computes, where it is.
+    fetch_views: Vec<Option<View>>,
+    /// By device: arena, constants.
+    _memory: Vec<DeviceMemory>,
+    running: AtomicUsize,
+    /// By device: bytes taken for this plan alone.
+    pub plan_bytes: Vec<usize>,
+}
+
+impl Job for Executable {
+    fn run(&self, device: usize, team: &Team) {
+        let run = || {
+            self.step.waiters[device].claim();
+            self.run_program(device, team);
+        };
+        // A fault outside of any kernel still ends the step, rather than leaving the session waiting.
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
+            self.step.fail(0, "the device's queue panicked".into(), true);
+        }
+        if self.running.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.step.waiters[DeviceId::HOST.index()].wake();
+        }
+    }
+}
+
+impl Executable {
+    pub fn load(schedule: Schedule, loader: &mut Loader<'_>) -> Result<Executable> {
+        let devices = loader.machine.devices().len();
+        let mut plan = Layout::new(&schedule, loader)?;
+        let mut programs = Vec::with_capacity(devices);
+        let mut feed_views: Vec<Vec<(DeviceId, u32, usize)>> =
+            vec![Vec::new(); schedule.step.pruned.signature.feeds.len()];
+        for device in (0..devices as u16).map(DeviceId) {
+            let mut writer = ProgramWriter::new(&schedule, &plan, device);
+            for &id in &schedule.sequences[device.index()] {
+                writer.add(id, loader)?;
+            }
+            for (view, feed, offset) in std::mem::take(&mut writer.feeds) {
+                feed_views[feed].push((device, view, offset));
+            }
+            programs.push(writer.finish());
+        }
+        let fetch_views = (schedule.step.fetches.iter())
+            .map(|fetch| match fetch {
+                Fetch::Value(value) => Some(plan.view(&schedule, *value)),
+                _ => None,
+            })
+            .collect();
+        let events = schedule.events.iter().map(|w| {
+            let mut event = Event::default();
+            event.waiters = w.clone();
+            event
+        });
+        let step = Step::new(events.collect(), loader.waiters.to_vec());
+        let memory = std::mem::take(&mut plan.memory);
+        let plan_bytes = plan.bytes;
+        Ok(Executable {
+            schedule,
+            step,
+            programs,
+            feed_views,
+            fetch_views,
+            _memory: memory,
+            running: AtomicUsize::new(0),
+            plan_bytes,
+        })
+    }
+
+    /// The GPUs that have something to do.
+    pub fn gpus(&self) -> impl Iterator<Item = usize> {
+        self.programs.iter().enumerate().skip(1).filter(|(_, p)| p.is_some()).map(|(i, _)| i)
+    }
+
+    /// Points the plan at this run's feeds, in the signature's order.
+    ///
+    /// # Safety
+    /// No run is under way; the array lives until the next feed or the end of the last run.
+    pub unsafe fn feed(&self, feed: usize, array: &Array) {
+        for &(device, view, offset) in &self.feed_views[feed] {
+            if let Some(program) = &self.programs[device.index()] {
+                // SAFETY: by this function's contract; feeds are only read.
+                unsafe { program.patch(view, array.start().wrapping_add(offset)) };
+            }
+        }
+    }
+
+    /// Begins a run: how many GPUs will report back.
+    pub fn begin(&self, gpus: usize, trace: bool) {
+        self.running.store(gpus, Ordering::SeqCst);
+        self.step.begin(trace);
+    }
+
+    /// Runs the host's part on this thread, and waits for the GPUs.
+    pub fn run_host(&self, team: &Team) {
+        self.run_program(DeviceId::HOST.index(), team);
+        self.step.waiters[DeviceId::HOST.index()].wait(|| self.running.load(Ordering::SeqCst) == 0);
+    }
+
+    fn run_program(&self, device: usize, team: &Team) {
+        if let Some(program) = &self.programs[device] {
+            // SAFETY: the session runs one step at a time, each device's part on one thread; the schedule's events
+            // order accesses, and its memory plan keeps living buffers apart.
+            unsafe { program.execute(&self.step, team) };
+        }
+    }
+
+    /// The bytes of a computed fetch of the last run.
+    pub fn fetched(&self, fetch: usize) -> Option<&[u8]> {
+        let view = self.fetch_views[fetch]?;
+        // SAFETY: the view is in the host's arena, which this value owns; no run is under way.
+        Some(unsafe { std::slice::from_raw_parts(view.start, view.len * view.dtype.size()) })
+    }
+
+    /// Type and sizes of a fetch.
+    pub fn fetch_desc(&self, fetch: usize) -> TensorDesc {
+        self.schedule.step.pruned.desc(self.schedule.step.pruned.signature.fetches[fetch])
+    }
+
+    /// When the nodes of the last traced run ran: name, device, span.
+    pub fn spans(&self) -> Vec<(Arc<str>, DeviceId, Span)> {
+        let by_device = self.step.spans().into_iter().enumerate();
+        by_device
+            .flat_map(|(d, spans)| spans.into_iter().map(move |s| (DeviceId(d as u16), s)))
+            .map(|(d, s)| (self.schedule.step.nodes[s.node as usize].name.clone(), d, s))
+            .collect()
+    }
+
+    /// The copies of one step.
+    pub fn copies(&self) -> impl Iterator<Item = &CopyInfo> {
+        self.schedule.step.copies().map(|(_, c)| c)
+    }
+}
+
+/// The addresses of a plan's values.
+struct Layout {
+    memory: Vec<DeviceMemory>,
+    bytes: Vec<usize>,
+    starts: Vec<*mut u8>,
+}
+
+impl Layout {
+    fn new(schedule: &Schedule, loader: &mut Loader<'_>) -> Result<Layout> {
+        let step = &schedule.step;
+        let mut memory = Vec::new();
+        let mut bytes = vec![0; loader.machine.devices().len()];
+        let mut starts = vec![std::ptr::null_mut(); step.values.len()];
+        for device in schedule.devices() {
+            let info = loader.machine.device(device);
+            let arena_bytes = schedule.memory.arena_bytes(device);
+            let constants = step.values.iter().enumerate().filter(|(_, v)| v.device == device && v.known().is_some());
+            let constants: Vec<(usize, Arc<Array>)> =
+                constants.filter_map(|(i, v)| v.known().map(|a| (i, a.clone()))).collect();
+            // Constants on the host are used where the graph holds them.
+            let laid_down = if device.is_host() { 0 } else { constants.iter().map(|(_, a)| padded(a)).sum() };
+            let total = arena_bytes + laid_down;
+            bytes[device.index()] = total;
+            let mut piece = DeviceMemory::allocate(info, &loader.accounts[device.index()], total)
+                .map_err(|e| with_holders(e, schedule, device))?;
+            let mut at = arena_bytes;
+            for (i, array) in &constants {
+                if device.is_host() {
+                    starts[*i] = array.start();
+                } else {
+                    piece.write(at, array.bytes());
+                    starts[*i] = piece.address().wrapping_add(at);
+                    at += padded(array);
+                }
+            }
+            for (i, value) in step.values.iter().enumerate().filter(|(_, v)| v.device == device) {
+                let id = ValueId(i as u32);
+                if let Some(offset) = schedule.memory.offset(device, id) {
+                    starts[i] = piece.address().wrapping_add(offset);
+                }
+                if let Origin::Variable(variable) = value.origin {
+                    let name = &step.pruned.node(variable).name;
+                    let account = &loader.accounts[device.index()];
+                    starts[i] = loader.store.ensure(variable, name, &value.desc, info, account)?.start;
+                }
+            }
+            memory.push(piece);
+        }
+        Ok(Layout { memory, bytes, starts })
+    }
+
+    /// A value as kernels see it. Fed values start at null until they are fed.
+    fn view(&self, schedule: &Schedule, value: ValueId) -> View {
+        let (base, offset) = schedule.step.base(value);
+        let desc = &schedule.step.value(value).desc;
+        View { start: self.starts[base.index()].wrapping_add(offset), len: desc.len(), dtype: desc.dtype }
+    }
+}
+
+fn padded(array: &Array) -> usize {
+    array.bytes().len().div_ceil(64) * 64
+}
+
+fn with_holders(error: Error, schedule: &Schedule, device: DeviceId) -> Error {
+    let holders = schedule.largest_buffers(device, 3);
+    let list: Vec<String> = holders.iter().map(|(name, bytes)| format!("'{name}' {bytes}")).collect();
+    error.context(format!("loading the step's part on {device}, whose largest buffers are {} bytes", list.join(", ")))
+}
+
+/// Writes one device's program.
+struct ProgramWriter<'a> {
+    schedule: &'a Schedule,
+    layout: &'a Layout,
+    device: DeviceId,
+    commands: Vec<Command>,
+    kernels: Vec<Arc<CpuKernel>>,
+    views: Vec<View>,
+    /// View, feed, byte offset.
+    feeds: Vec<(u32, usize, usize)>,
+    staging: usize,
+}
+
+impl<'a> ProgramWriter<'a> {
+    fn new(schedule: &'a Schedule, layout: &'a Layout, device: DeviceId) -> Self {
+        ProgramWriter {
+            schedule,
+            layout,
+            device,
+            commands: Vec::new(),
+            kernels: Vec::new(),
+            views: Vec::new(),
+            feeds: Vec::new(),
+            staging: 0,
+        }
+    }
+
+    fn add(&mut self, id: crate::plan::StepNodeId, loader: &mut Loader<'_>) -> Result<()> {
+        let node = self.schedule.step.node(id);
+        self.commands.extend(self.schedule.waits[id.index()].iter().map(|&e| Command::Wait(e)));
+        match &node.kind {
+            _ if node.silent => {}
+            StepNodeKind::Op => {
+                let kernel = self.kernel(node, loader)?;
+                self.kernels.push(kernel);
+                let inputs = self.add_views(&node.inputs);
+                let outputs = self.add_views(&node.outputs);
+                let kernel = self.kernels.len() as u32 - 1;
+                let writes = !node.written().is_empty();
+                self.commands.push(Command::Launch { kernel, inputs, outputs, node: id.0, writes });
+            }
+            StepNodeKind::Copy(info) => {
+                let staged = info.route == Route::ThroughHost;
+                if staged {
+                    self.staging = self.staging.max(info.bytes);
+                }
+                self.add_copy(node, id.0, staged);
+            }
+            StepNodeKind::Snapshot => self.add_copy(node, id.0, false),
+            StepNodeKind::Commit => {}
+        }
+        self.commands.extend(self.schedule.signals[id.index()].map(Command::Signal));
+        Ok(())
+    }
+
+    fn add_copy(&mut self, node: &StepNode, id: u32, staged: bool) {
+        let from = self.add_views(&node.inputs[..1]).start;
+        let to = self.add_views(&node.outputs[..1]).start;
+        self.commands.push(Command::Copy { from, to, node: id, staged });
+    }
+
+    fn add_views(&mut self, values: &[ValueId]) -> std::ops::Range<u32> {
+        let start = self.views.len() as u32;
+        for &value in values {
+            let (base, offset) = self.schedule.step.base(value);
+            if let Origin::Fed(feed) = self.schedule.step.value(base).origin {
+                self.feeds.push((self.views.len() as u32, feed, offset));
+            }
+            self.views.push(self.layout.view(self.schedule, value));
+        }
+        start..self.views.len() as u32
+    }
+
+    fn kernel(&self, node: &StepNode, loader: &mut Loader<'_>) -> Result<Arc<CpuKernel>> {
+        let step = &self.schedule.step;
+        let graph_node = step.pruned.node(node.node);
+        let Some(op) = node.op else { return Ok(Arc::new(Box::new(|_| Ok(())))) };
+        let inputs: Vec<TensorDesc> = node.inputs.iter().map(|&v| step.value(v).desc.clone()).collect();
+        let outputs: Vec<TensorDesc> = node.outputs.iter().map(|&v| step.value(v).desc.clone()).collect();
+        let values: Vec<Option<Arc<Array>>> = node.inputs.iter().map(|&v| step.value(v).known().cloned()).collect();
+        let has_state = op.traits().stateful && node.written().is_empty();
+        let key = (node.node, inputs.clone());
+        if has_state && let Some(kernel) = loader.stateful.get(&key) {
+            return Ok(kernel.clone());
+        }
+        let context = KernelContext { attrs: &node.attrs, inputs: &inputs, outputs: &outputs, values: &values };
+        let kernel = op.cpu_kernel(&context).map_err(|message| {
+            let message = format!("cannot prepare '{}' ({}): {message}", node.name, op.name());
+            Error::from(Diagnostic::at(crate::base::Code::InvalidArgument, message, graph_node.source))
+        })?;
+        let kernel = Arc::new(kernel);
+        if has_state {
+            loader.stateful.insert(key, kernel.clone());
+        }
+        Ok(kernel)
+    }
+
+    fn finish(self) -> Option<Program> {
+        if self.commands.is_empty() {
+            return None;
+        }
+        Some(Program::new(self.device, self.commands, self.kernels, self.views, self.staging))
+    }
+}
+
+// SAFETY: the addresses point into memory that the executable and the session's store own.
+unsafe impl Send for Executable {}
+// SAFETY: runs are serialised by the session; in a run each device's thread uses its own program.
+unsafe impl Sync for Executable {}

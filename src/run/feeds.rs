@@ -1,0 +1,94 @@
+//! Checks what is fed, fetched and run against the graph, before anything runs.
+
+use crate::base::{Array, Code, Diagnostic, Error, Result, Shape};
+use crate::graph::{Graph, Node, Operation, Tensor};
+use std::sync::Arc;
+
+/// Refuses handles of another graph, poison handles, and repeated feeds.
+pub(super) fn check_handles(
+    graph: &Graph,
+    feeds: &[(Tensor<'_>, &Array)],
+    fetches: &[Tensor<'_>],
+    targets: &[Operation<'_>],
+) -> Result<()> {
+    let foreign = |what: &str, name: String, other: &Graph| {
+        let message = format!(
+            "cannot {what} '{name}': the handle belongs to graph {}, this session runs graph {}; \
+             use a handle of the session's graph",
+            other.number(),
+            graph.number()
+        );
+        Err(Error::invalid(message))
+    };
+    for (i, (tensor, _)) in feeds.iter().enumerate() {
+        if !std::ptr::eq(tensor.graph(), graph) {
+            return foreign("feed", tensor.name(), tensor.graph());
+        }
+        if tensor.is_poison() {
+            return Err(poisoned(graph, "feed"));
+        }
+        if feeds[..i].iter().any(|(t, _)| t == tensor) {
+            return Err(Error::invalid(format!("'{}' is fed twice; feed each tensor once", tensor.name())));
+        }
+    }
+    for tensor in fetches {
+        if !std::ptr::eq(tensor.graph(), graph) {
+            return foreign("fetch", tensor.name(), tensor.graph());
+        }
+        if tensor.is_poison() {
+            return Err(poisoned(graph, "fetch"));
+        }
+    }
+    for op in targets {
+        if !std::ptr::eq(op.graph(), graph) {
+            return foreign("run", op.name(), op.graph());
+        }
+        if op.is_poison() {
+            return Err(poisoned(graph, "run"));
+        }
+    }
+    Ok(())
+}
+
+fn poisoned(graph: &Graph, what: &str) -> Error {
+    match graph.check() {
+        Err(e) => e.context(format!("cannot {what} a handle whose node could not be built")),
+        Ok(()) => Error::new(Code::Internal, format!("cannot {what} a handle whose node could not be built")),
+    }
+}
+
+/// Checks one fed array against its tensor.
+pub(super) fn check_feed(node: &Arc<Node>, output: u32, array: &Array) -> Result<()> {
+    let fact = &node.outputs[output as usize];
+    let name = node.output_name(output);
+    let refuse = |message: String| Err(Diagnostic::at(Code::InvalidArgument, message, node.source).into());
+    if array.dtype() != fact.dtype {
+        return refuse(format!(
+            "cannot feed an array of {} for '{name}', which is {}; convert it with Array::cast({})",
+            array.dtype(),
+            fact.dtype,
+            fact.dtype
+        ));
+    }
+    let Some(want) = fact.shape.dims() else { return Ok(()) };
+    let got = array.dims();
+    if want.len() != got.len() {
+        return refuse(format!(
+            "cannot feed an array of shape {} for '{name}', which has shape {}: the ranks are {} and {}; reshape the array",
+            array.shape(),
+            fact.shape,
+            got.len(),
+            want.len()
+        ));
+    }
+    match want.iter().zip(got).position(|(w, g)| w.is_some_and(|w| w != *g)) {
+        None => Ok(()),
+        Some(axis) => refuse(format!(
+            "cannot feed an array of shape {} for '{name}', which has shape {}: axis {axis} is {} against {}",
+            Shape::known(got),
+            fact.shape,
+            got[axis],
+            want[axis].unwrap_or(0)
+        )),
+    }
+}

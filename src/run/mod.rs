@@ -1,0 +1,14 @@
+//! Running: sessions, the plans that they keep, their variables.
+//!
+//! A session plans each (feeds, fetches, targets, sizes) once, loads the plan, and from then on only launches it: the
+//! host's part on the caller's thread, each GPU's on its queue. Invariant: one step at a time; the first failure ends
+//! the step everywhere and leaves all variables as they were.
+
+mod callable;
+mod executable;
+mod feeds;
+mod session;
+mod store;
+
+pub use callable::Callable;
+pub use session::{DeviceMemoryUse, RunMetadata, Session, SessionOptions};

@@ -1,0 +1,113 @@
+//! The variables of a session: their buffers, on their devices, and which have values.
+
+use crate::base::{Array, Code, Error, Result};
+use crate::device::{DeviceId, DeviceInfo, DeviceMemory, MemoryUse, View};
+use crate::graph::{NodeId, TensorDesc};
+use indexmap::IndexMap;
+use std::sync::Arc;
+
+/// The variables that plans have touched so far.
+#[derive(Default)]
+pub(super) struct VariableStore {
+    variables: IndexMap<NodeId, Stored>,
+}
+
+struct Stored {
+    device: DeviceId,
+    desc: TensorDesc,
+    memory: DeviceMemory,
+    initialized: bool,
+}
+
+impl VariableStore {
+    /// The variable's buffer; made on first use, without a value.
+    ///
+    /// # Errors
+    /// When the device has no memory for it, or a plan puts it on another device than an earlier one.
+    pub fn ensure(
+        &mut self,
+        id: NodeId,
+        name: &str,
+        desc: &TensorDesc,
+        device: &DeviceInfo,
+        account: &Arc<MemoryUse>,
+    ) -> Result<View> {
+        if let Some(stored) = self.variables.get(&id) {
+            if stored.device != device.id {
+                return Err(Error::new(
+                    Code::Internal,
+                    format!("variable '{name}' lives on {}, a plan puts it on {}", stored.device, device.id),
+                ));
+            }
+            return Ok(stored.view());
+        }
+        let memory = DeviceMemory::allocate(device, account, desc.bytes())
+            .map_err(|e| e.context(format!("variable '{name}' {} {:?}", desc.dtype, &desc.dims[..])))?;
+        let stored = Stored { device: device.id, desc: desc.clone(), memory, initialized: false };
+        let view = stored.view();
+        self.variables.insert(id, stored);
+        Ok(view)
+    }
+
+    /// True if the variable has a value.
+    pub fn is_initialized(&self, id: NodeId) -> bool {
+        self.variables.get(&id).is_some_and(|v| v.initialized)
+    }
+
+    /// Notes that the variable has a value.
+    pub fn set_initialized(&mut self, id: NodeId) {
+        if let Some(stored) = self.variables.get_mut(&id) {
+            stored.initialized = true;
+        }
+    }
+
+    /// The device of a variable that is there.
+    pub fn device(&self, id: NodeId) -> Option<DeviceId> {
+        self.variables.get(&id).map(|v| v.device)
+    }
+
+    /// A copy of the variable's value, if it has one.
+    ///
+    /// # Errors
+    /// When the host has no memory for it.
+    pub fn read(&self, id: NodeId) -> Result<Option<Array>> {
+        let Some(stored) = self.variables.get(&id).filter(|v| v.initialized) else { return Ok(None) };
+        let mut array = Array::zeros(stored.desc.dtype, &stored.desc.dims)?;
+        stored.memory.read(0, array.bytes_mut());
+        Ok(Some(array))
+    }
+
+    /// Gives the variable a value of its own type and sizes, which the caller has checked.
+    pub fn write(&mut self, id: NodeId, value: &Array) {
+        if let Some(stored) = self.variables.get_mut(&id) {
+            stored.memory.write(0, value.bytes());
+            stored.initialized = true;
+        }
+    }
+
+    /// Keeps the bytes of a variable.
+    pub fn save_bytes(&self, id: NodeId, into: &mut Vec<u8>) {
+        if let Some(stored) = self.variables.get(&id) {
+            into.resize(stored.memory.len(), 0);
+            stored.memory.read(0, into);
+        }
+    }
+
+    /// Puts kept bytes back.
+    pub fn restore_bytes(&mut self, id: NodeId, bytes: &[u8]) {
+        if let Some(stored) = self.variables.get_mut(&id) {
+            stored.memory.write(0, bytes);
+        }
+    }
+
+    /// Bytes of the variables on a device.
+    pub fn bytes_on(&self, device: DeviceId) -> usize {
+        self.variables.values().filter(|v| v.device == device).map(|v| v.desc.bytes()).sum()
+    }
+}
+
+impl Stored {
+    fn view(&self) -> View {
+        View { start: self.memory.address(), len: self.desc.len(), dtype: self.desc.dtype }
+    }
+}
