@@ -468,16 +468,17 @@ impl Builder<'_> {
                 Fetch::Known(value.clone())
             } else {
                 let value = self.on_device(self.computed[&tensor], DeviceId::HOST);
-                Fetch::Value(self.snapshot_of_variable(value))
+                Fetch::Value(self.kept_for_fetch(value))
             };
             self.p.fetches.push(fetch);
         }
     }
 
-    /// A fetched variable is copied out within the step, so that a later change in the same step does not show.
-    fn snapshot_of_variable(&mut self, value: ValueId) -> ValueId {
+    /// A fetched variable is copied out within the step, so that a later change in the same step does not show; so is
+    /// a run of a feed's bytes, which are the caller's.
+    fn kept_for_fetch(&mut self, value: ValueId) -> ValueId {
         let base = self.p.base(value).0;
-        if !matches!(self.p.value(base).origin, Origin::Variable(_)) {
+        if !matches!(self.p.value(base).origin, Origin::Variable(_) | Origin::Fed(_)) {
             return value;
         }
         let id = StepNodeId(self.p.nodes.len() as u32);

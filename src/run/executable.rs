@@ -38,8 +38,6 @@ pub(super) struct Executable {
     /// By device: arena, constants.
     _memory: Vec<DeviceMemory>,
     running: AtomicUsize,
-    /// By device: bytes taken for this plan alone.
-    pub plan_bytes: Vec<usize>,
 }
 
 impl Job for Executable {
@@ -88,7 +86,6 @@ impl Executable {
         });
         let step = Step::new(events.collect(), loader.waiters.to_vec());
         let memory = std::mem::take(&mut plan.memory);
-        let plan_bytes = plan.bytes;
         Ok(Executable {
             schedule,
             step,
@@ -97,7 +94,6 @@ impl Executable {
             fetch_views,
             _memory: memory,
             running: AtomicUsize::new(0),
-            plan_bytes,
         })
     }
 
@@ -169,7 +165,6 @@ impl Executable {
 /// The addresses of a plan's values.
 struct Layout {
     memory: Vec<DeviceMemory>,
-    bytes: Vec<usize>,
     starts: Vec<*mut u8>,
 }
 
@@ -177,7 +172,6 @@ impl Layout {
     fn new(schedule: &Schedule, loader: &mut Loader<'_>) -> Result<Layout> {
         let step = &schedule.step;
         let mut memory = Vec::new();
-        let mut bytes = vec![0; loader.machine.devices().len()];
         let mut starts = vec![std::ptr::null_mut(); step.values.len()];
         for device in schedule.devices() {
             let info = loader.machine.device(device);
@@ -188,7 +182,6 @@ impl Layout {
             // Constants on the host are used where the graph holds them.
             let laid_down = if device.is_host() { 0 } else { constants.iter().map(|(_, a)| padded(a)).sum() };
             let total = arena_bytes + laid_down;
-            bytes[device.index()] = total;
             let mut piece = DeviceMemory::allocate(info, &loader.accounts[device.index()], total)
                 .map_err(|e| with_holders(e, schedule, device))?;
             let mut at = arena_bytes;
@@ -214,7 +207,7 @@ impl Layout {
             }
             memory.push(piece);
         }
-        Ok(Layout { memory, bytes, starts })
+        Ok(Layout { memory, starts })
     }
 
     /// A value as kernels see it. Fed values start at null until they are fed.

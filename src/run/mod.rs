@@ -9,6 +9,8 @@ mod executable;
 mod feeds;
 mod session;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub use callable::Callable;
 pub use session::{DeviceMemoryUse, RunMetadata, Session, SessionOptions};

@@ -99,11 +99,6 @@ impl VariableStore {
             stored.memory.write(0, bytes);
         }
     }
-
-    /// Bytes of the variables on a device.
-    pub fn bytes_on(&self, device: DeviceId) -> usize {
-        self.variables.values().filter(|v| v.device == device).map(|v| v.desc.bytes()).sum()
-    }
 }
 
 impl Stored {

@@ -1,0 +1,122 @@
+//! Sessions over small graphs: values, copies, order, failures.
+
+use super::*;
+use crate::base::{Array, Code, DType};
+use crate::device::{DeviceId, Machine, Peers};
+use crate::graph::{Graph, Init};
+
+fn sim(gpus: usize) -> SessionOptions {
+    SessionOptions::on(Machine::simulated(gpus))
+}
+
+#[test]
+fn variables_live_on_their_devices_and_travel_once() {
+    let g = Graph::new();
+    let w = g.device("/gpu:1", || g.get_variable("w", [2, 3], Init::Constant(1.5)));
+    let there = g.device("/gpu:0", || w.value().identity("there"));
+    let again = g.device("/gpu:0", || w.value().identity("again"));
+    let s = Session::new(&g, sim(2)).unwrap();
+    let e = s.run(&[], &[there], &[]).unwrap_err();
+    assert_eq!(e.code(), Code::FailedPrecondition);
+    assert!(e.to_string().contains("'w'"), "{e}");
+    s.initialize().unwrap();
+    let out = s.run(&[], &[there, again, there], &[]).unwrap();
+    assert_eq!(out[0].to_f64(), vec![1.5; 6]);
+    assert_eq!(out[0], out[1]);
+    let schedule = s.schedule(&[], &[there, again], &[]).unwrap();
+    let to_gpu0: Vec<_> = schedule.step.copies().filter(|(_, c)| c.to == DeviceId(1)).collect();
+    assert_eq!(to_gpu0.len(), 1, "one copy for both uses");
+    assert_eq!(to_gpu0[0].1.bytes, 24);
+    assert_eq!(&*to_gpu0[0].0.name, "copy/w/read→gpu:0");
+}
+
+#[test]
+fn a_fetched_variable_has_the_value_from_before_the_update() {
+    let g = Graph::new();
+    let w = g.get_variable("w", [], Init::Constant(2.0));
+    let c = g.constant(5.0f32);
+    let assign = g.node_of(crate::ops::find("Assign").unwrap()).input(w.buffer()).input(c).add();
+    let s = Session::new(&g, sim(1)).unwrap();
+    s.initialize().unwrap();
+    let after = assign.output(0);
+    let out = s.run(&[], &[w.value(), after], &[assign]).unwrap();
+    assert_eq!((out[0].get_f64(0), out[1].get_f64(0)), (2.0, 5.0));
+    assert_eq!(s.run(&[], &[w.value()], &[]).unwrap()[0].get_f64(0), 5.0);
+}
+
+#[test]
+fn requests_in_another_order_share_a_plan() {
+    let g = Graph::new();
+    let a = g.placeholder(DType::F32, [None], "a");
+    let b = g.placeholder(DType::F32, [None], "b");
+    let (x, y) = (a.identity("x"), b.identity("y"));
+    let s = Session::new(&g, sim(0)).unwrap();
+    let (one, two) = (Array::new(&[1], &[1f32]).unwrap(), Array::new(&[1], &[2f32]).unwrap());
+    let first = s.run(&[(a, &one), (b, &two)], &[x, y], &[]).unwrap();
+    let second = s.run(&[(b, &two), (a, &one)], &[y, x, y], &[]).unwrap();
+    assert_eq!(first[0], second[1]);
+    assert_eq!((first[1].clone(), first[1].clone()), (second[0].clone(), second[2].clone()));
+    assert_eq!(s.plans_built(), 1);
+}
+
+#[test]
+fn bad_requests_are_explained_and_leave_the_session_usable() {
+    let g = Graph::new();
+    let images = g.placeholder(DType::F32, [None, Some(784)], "images");
+    let out = images.identity("out");
+    let s = Session::new(&g, sim(1)).unwrap();
+    let bad = Array::zeros(DType::F32, &[50, 2352]).unwrap();
+    let e = s.run(&[(images, &bad)], &[out], &[]).unwrap_err().to_string();
+    assert!(e.contains("'images:0'") && e.contains("[?, 784]") && e.contains("axis 1 is 2352 against 784"), "{e}");
+    let ints = Array::zeros(DType::I32, &[1, 784]).unwrap();
+    let e = s.run(&[(images, &ints)], &[out], &[]).unwrap_err().to_string();
+    assert!(e.contains("int32") && e.contains("float32") && e.contains("cast"), "{e}");
+    let e = s.run(&[], &[out], &[]).unwrap_err().to_string();
+    assert!(e.contains("must feed") && e.contains("'images'"), "{e}");
+    let other = Graph::new();
+    let foreign = other.placeholder(DType::F32, [None, Some(784)], "images");
+    let good = Array::zeros(DType::F32, &[2, 784]).unwrap();
+    let e = s.run(&[(foreign, &good)], &[out], &[]).unwrap_err().to_string();
+    assert!(e.contains("belongs to graph"), "{e}");
+    assert_eq!(s.run(&[(images, &good)], &[out], &[]).unwrap()[0], good);
+    let none = Array::zeros(DType::F32, &[0, 784]).unwrap();
+    assert_eq!(s.run(&[(images, &none)], &[out], &[]).unwrap()[0].dims(), [0, 784]);
+    assert!(s.run(&[], &[], &[]).unwrap().is_empty());
+    s.close();
+    assert_eq!(s.run(&[], &[], &[]).unwrap_err().code(), Code::FailedPrecondition);
+}
+
+#[test]
+fn devices_that_are_not_there_are_all_listed() {
+    let g = Graph::new();
+    let x = g.constant(1f32);
+    let a = g.device("/gpu:2", || x.identity("a"));
+    let b = g.device("/gpu:3", || a.identity("b"));
+    let s = Session::new(&g, sim(2)).unwrap();
+    // Both values are known when planned, so placing is asked for directly.
+    let e = crate::plan::place_all(&g.nodes(), s.machine(), s.placement_options()).err().unwrap();
+    assert_eq!(e.diagnostics().len(), 2);
+    let text = e.to_string();
+    assert!(text.contains("could not satisfy explicit device specification '/device:GPU:2'"), "{text}");
+    assert!(text.contains("'b'") && text.contains("/device:GPU:1") && text.contains("src/run/tests.rs"), "{text}");
+    let soft = Session::new(&g, sim(2).soft()).unwrap();
+    let placed = crate::plan::place_all(&g.nodes(), soft.machine(), soft.placement_options()).unwrap();
+    assert_eq!(placed.soft_moves(), 2);
+    assert_eq!(soft.run(&[], &[b], &[]).unwrap()[0].get_f64(0), 1.0);
+}
+
+#[test]
+fn gpus_that_do_not_reach_each_other_go_through_the_host() {
+    let g = Graph::new();
+    let w = g.device("/gpu:0", || g.get_variable("w", [4], Init::Constant(3.0)));
+    let near = g.device("/gpu:1", || w.value().identity("near"));
+    let far = g.device("/gpu:2", || w.value().identity("far"));
+    let s = Session::new(&g, SessionOptions::on(Machine::simulated(4).with_peers(Peers::Pairs))).unwrap();
+    s.initialize().unwrap();
+    let out = s.run(&[], &[near, far], &[]).unwrap();
+    assert_eq!((out[0].to_f64(), out[1].to_f64()), (vec![3.0; 4], vec![3.0; 4]));
+    let schedule = s.schedule(&[], &[near, far], &[]).unwrap();
+    let routes: Vec<_> = schedule.step.copies().map(|(n, c)| (n.name.to_string(), c.route)).collect();
+    assert!(routes.contains(&("copy/w/read→gpu:1".into(), crate::plan::Route::Direct)), "{routes:?}");
+    assert!(routes.contains(&("copy/w/read→gpu:2".into(), crate::plan::Route::ThroughHost)), "{routes:?}");
+}
