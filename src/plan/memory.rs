@@ -3,7 +3,7 @@
 //! Results of copies have a lane of their own and are not reused within a step, so a copy never waits for computing to
 //! free its destination; what another device reads, and what is fetched, is kept to the step's end.
 
-use super::partition::{Fetch, Origin, Partitioned, ValueId};
+use super::step::{Fetch, Origin, Partitioned, ValueId};
 use crate::device::DeviceId;
 use std::collections::BTreeMap;
 

@@ -14,12 +14,12 @@ mod place;
 mod prune;
 mod schedule;
 mod signature;
+mod step;
 
 pub use memory::{Lane, MemoryPlan};
-pub use partition::{
-    CopyInfo, Fetch, Origin, Partitioned, Route, StepNode, StepNodeId, StepNodeKind, Value, ValueId, partition,
-};
+pub use partition::partition;
 pub use place::{DefaultDevice, Placed, Placement, PlacementOptions, place, place_all};
 pub use prune::{Pruned, prune};
 pub use schedule::{Schedule, schedule};
 pub use signature::{FeedSpec, Signature};
+pub use step::{CopyInfo, Fetch, Origin, Partitioned, Route, StepNode, StepNodeId, StepNodeKind, Value, ValueId};

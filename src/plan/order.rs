@@ -3,7 +3,8 @@
 //! A read that does not depend on a change sees the value from before it, always. Where that cannot be had by order
 //! alone, the read keeps a snapshot.
 
-use super::partition::{Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, ValueId, unordered_writers};
+use super::partition::unordered_writers;
+use super::step::{Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, ValueId};
 use crate::base::{Code, Error, Result};
 use crate::device::DeviceId;
 use crate::graph::NodeId;

@@ -1,7 +1,7 @@
 //! Schedule: each device's sequence, the events between devices, and the memory.
 
 use super::memory::{MemoryPlan, plan_memory};
-use super::partition::{Origin, Partitioned, StepNodeId};
+use super::step::{Origin, Partitioned, StepNodeId};
 use crate::base::{Code, Error, Result};
 use crate::device::{DeviceId, Machine};
 use smallvec::SmallVec;

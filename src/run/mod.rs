@@ -7,6 +7,7 @@
 mod callable;
 mod executable;
 mod feeds;
+mod request;
 mod session;
 mod store;
 #[cfg(test)]

@@ -1,21 +1,14 @@
 //! `Session`: plans, loads and runs steps of a graph.
 
-use super::executable::{Executable, Loader, StatefulKernels};
-use super::feeds::{check_feed, check_handles};
+use super::executable::StatefulKernels;
+use super::feeds::check_handles;
+use super::request::{Plan, fetched};
 use super::store::VariableStore;
-use crate::base::{Array, Code, Diagnostic, Dims, Error, Result};
+use crate::base::{Array, Code, Diagnostic, Error, Result};
 use crate::device::{DeviceId, Machine, MemoryUse, Queue, Span, Team, Waiter};
-use crate::graph::{Graph, Node, NodeId, Operation, Tensor, TensorId, Variable};
-use crate::plan::{
-    CopyInfo, FeedSpec, Fetch, PlacementOptions, Schedule, Signature, partition, place, prune, schedule,
-};
+use crate::graph::{Graph, Node, NodeId, Operation, Tensor, Variable};
+use crate::plan::{CopyInfo, FeedSpec, PlacementOptions, Schedule, Signature, partition, place, prune, schedule};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-
-/// The largest integer feed, in elements, whose value may decide sizes.
-const VALUE_FEED_ELEMENTS: usize = 64;
-
-/// How often a grown graph may be planned again before the session remarks on it.
-const GROWTH_PLANS: usize = 3;
 
 /// What a session runs on, and how it places.
 #[derive(Clone, Debug)]
@@ -69,42 +62,28 @@ pub struct RunMetadata {
 
 /// Runs steps of a graph. Shared between threads, it runs one step at a time.
 pub struct Session<'g> {
-    graph: &'g Graph,
-    options: SessionOptions,
-    accounts: Vec<Arc<MemoryUse>>,
-    waiters: Vec<Arc<Waiter>>,
-    queues: Vec<OnceLock<Queue>>,
-    host: OnceLock<Team>,
-    state: Mutex<State>,
+    pub(super) graph: &'g Graph,
+    pub(super) options: SessionOptions,
+    pub(super) accounts: Vec<Arc<MemoryUse>>,
+    pub(super) waiters: Vec<Arc<Waiter>>,
+    pub(super) queues: Vec<OnceLock<Queue>>,
+    pub(super) host: OnceLock<Team>,
+    pub(super) state: Mutex<State>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
-    store: VariableStore,
-    stateful: StatefulKernels,
-    plans: Vec<Arc<Plan>>,
-    nodes: Arc<Vec<Arc<Node>>>,
-    built: usize,
-    grown: usize,
-    closed: bool,
+    pub(super) store: VariableStore,
+    pub(super) stateful: StatefulKernels,
+    pub(super) plans: Vec<Arc<Plan>>,
+    pub(super) nodes: Arc<Vec<Arc<Node>>>,
+    pub(super) built: usize,
+    pub(super) grown: usize,
+    pub(super) closed: bool,
     /// Why the variables cannot be trusted, if a fault left them half changed.
-    broken: Option<String>,
-    warnings: Vec<String>,
-    undo: Vec<Vec<u8>>,
-}
-
-/// A request as the user writes it, and the plan that serves it.
-pub(super) struct Plan {
-    feeds: Vec<(TensorId, Dims)>,
-    /// Values that sizes depend on.
-    values: Option<Vec<Option<Arc<Array>>>>,
-    fetches: Vec<TensorId>,
-    targets: Vec<NodeId>,
-    executable: Arc<Executable>,
-    /// By feed of the request: the signature's feed.
-    feed_places: Vec<usize>,
-    /// By fetch of the request: the signature's fetch.
-    fetch_places: Vec<usize>,
+    pub(super) broken: Option<String>,
+    pub(super) warnings: Vec<String>,
+    pub(super) undo: Vec<Vec<u8>>,
 }
 
 impl<'g> Session<'g> {
@@ -155,7 +134,7 @@ impl<'g> Session<'g> {
         let mut state = self.lock()?;
         let plan = self.plan_for(&mut state, feeds, fetches, targets)?;
         self.execute(&mut state, &plan, feeds.iter().map(|f| f.1), false)?;
-        (0..fetches.len()).map(|i| fetched(&plan, i, feeds.get(..).unwrap_or_default())).collect()
+        (0..fetches.len()).map(|i| fetched(&plan, i, feeds)).collect()
     }
 
     /// Runs targets without feeds or fetches.
@@ -330,85 +309,13 @@ impl<'g> Session<'g> {
         Ok(state)
     }
 
-    fn refresh_nodes(&self, state: &mut State) {
+    pub(super) fn refresh_nodes(&self, state: &mut State) {
         if state.nodes.len() != self.graph.len() {
             state.nodes = Arc::new(self.graph.nodes());
         }
     }
 
-    /// The plan for a request: the one that served it before, or a new one.
-    pub(super) fn plan_for(
-        &self,
-        state: &mut State,
-        feeds: &[(Tensor<'_>, &Array)],
-        fetches: &[Tensor<'_>],
-        targets: &[Operation<'_>],
-    ) -> Result<Arc<Plan>> {
-        if let Some(plan) = state.plans.iter().find(|p| p.serves(self.graph, feeds, fetches, targets)) {
-            return Ok(plan.clone());
-        }
-        check_handles(self.graph, feeds, fetches, targets)?;
-        self.graph.check()?;
-        let before = state.nodes.len();
-        self.refresh_nodes(state);
-        for (tensor, array) in feeds {
-            check_feed(&state.nodes[tensor.id().node.index()], tensor.id().output, array)?;
-        }
-        let mut order: Vec<usize> = (0..feeds.len()).collect();
-        order.sort_by_key(|&i| feeds[i].0.id());
-        let value_of =
-            |a: &Array| (a.dtype().is_integer() && a.len() <= VALUE_FEED_ELEMENTS).then(|| Arc::new(a.clone()));
-        let mut signature = Signature {
-            feeds: (order.iter())
-                .map(|&i| {
-                    let (tensor, array) = feeds[i];
-                    let (dtype, dims) = (array.dtype(), array.dims().into());
-                    FeedSpec { tensor: tensor.id(), dtype, dims, value: value_of(array) }
-                })
-                .collect(),
-            fetches: fetches.iter().map(|t| t.id()).collect(),
-            targets: targets.iter().map(|o| o.id()).collect(),
-        };
-        signature.fetches.sort_unstable();
-        signature.fetches.dedup();
-        signature.targets.sort_unstable();
-        signature.targets.dedup();
-        let executable = match state.plans.iter().find(|p| p.has(&signature)) {
-            Some(plan) => plan.executable.clone(),
-            None => {
-                let schedule = self.make_schedule(state.nodes.clone(), signature.clone())?;
-                let State { store, stateful, .. } = &mut *state;
-                let mut loader = Loader {
-                    machine: &self.options.machine,
-                    accounts: &self.accounts,
-                    waiters: &self.waiters,
-                    store,
-                    stateful,
-                };
-                let executable = Arc::new(Executable::load(schedule, &mut loader)?);
-                self.start_devices(&executable)?;
-                state.built += 1;
-                self.remark_on_growth(state, before);
-                executable
-            }
-        };
-        let step = &executable.schedule.step.pruned;
-        let plan = Arc::new(Plan {
-            feeds: feeds.iter().map(|(t, a)| (t.id(), a.dims().into())).collect(),
-            values: step.depends_on_values.then(|| feeds.iter().map(|(_, a)| value_of(a)).collect()),
-            fetches: fetches.iter().map(|t| t.id()).collect(),
-            targets: targets.iter().map(|o| o.id()).collect(),
-            feed_places: feeds.iter().filter_map(|(t, _)| step.signature.feed(t.id())).collect(),
-            fetch_places: (fetches.iter())
-                .filter_map(|t| step.signature.fetches.iter().position(|f| *f == t.id()))
-                .collect(),
-            executable,
-        });
-        state.plans.push(plan.clone());
-        Ok(plan)
-    }
-
-    fn make_schedule(&self, nodes: Arc<Vec<Arc<Node>>>, signature: Signature) -> Result<Schedule> {
+    pub(super) fn make_schedule(&self, nodes: Arc<Vec<Arc<Node>>>, signature: Signature) -> Result<Schedule> {
         let machine = &self.options.machine;
         let pruned = prune(nodes, signature)?;
         let fed = pruned.signature.feeds.iter().map(|f| f.tensor.node);
@@ -417,35 +324,6 @@ impl<'g> Session<'g> {
         which.dedup();
         let placed = place(&pruned.nodes, &which, machine, &self.options.placement)?;
         schedule(partition(pruned, placed, machine)?, machine)
-    }
-
-    fn start_devices(&self, executable: &Executable) -> Result<()> {
-        self.host.get_or_init(|| Team::new(self.options.machine.devices()[0].threads, "cpu:0"));
-        for gpu in executable.gpus() {
-            if self.queues[gpu].get().is_none() {
-                let info = &self.options.machine.devices()[gpu];
-                let queue = Queue::start(&info.id.to_string(), info.threads).map_err(|e| {
-                    Error::new(Code::ResourceExhausted, format!("cannot start the queue of {}: {e}", info.id))
-                })?;
-                // Only runs start queues, and they hold the state's lock.
-                let _ = self.queues[gpu].set(queue);
-            }
-        }
-        Ok(())
-    }
-
-    fn remark_on_growth(&self, state: &mut State, before: usize) {
-        if before == 0 || state.nodes.len() == before {
-            return;
-        }
-        state.grown += 1;
-        if state.grown == GROWTH_PLANS {
-            let newest = state.nodes.last().map_or(String::new(), |n| format!("'{}' (made at {})", n.name, n.source));
-            state.warnings.push(format!(
-                "the graph has grown between runs {GROWTH_PLANS} times and was planned again each time, last for {newest}; \
-                 build operations once, before the loop, and call Graph::finalize to catch this"
-            ));
-        }
     }
 
     /// Launches a plan and waits for it.
@@ -509,87 +387,6 @@ impl<'g> Session<'g> {
         }
         Ok(())
     }
-}
-
-impl Plan {
-    /// True if this plan serves the request as it stands.
-    fn serves(
-        &self,
-        graph: &Graph,
-        feeds: &[(Tensor<'_>, &Array)],
-        fetches: &[Tensor<'_>],
-        targets: &[Operation<'_>],
-    ) -> bool {
-        self.feeds.len() == feeds.len()
-            && self.fetches.len() == fetches.len()
-            && self.targets.len() == targets.len()
-            && fetches.iter().zip(&self.fetches).all(|(t, f)| t.id() == *f && std::ptr::eq(t.graph(), graph))
-            && targets.iter().zip(&self.targets).all(|(o, t)| o.id() == *t && std::ptr::eq(o.graph(), graph))
-            && feeds.iter().zip(&self.feeds).enumerate().all(|(i, ((t, a), (id, dims)))| {
-                t.id() == *id
-                    && std::ptr::eq(t.graph(), graph)
-                    && a.dims() == &dims[..]
-                    && self.is_value(i, a)
-                    && a.dtype() == self.feed_dtype(i)
-            })
-    }
-
-    fn feed_dtype(&self, feed: usize) -> crate::base::DType {
-        self.executable.schedule.step.pruned.signature.feeds[self.feed_places[feed]].dtype
-    }
-
-    fn is_value(&self, feed: usize, array: &Array) -> bool {
-        match &self.values {
-            Some(values) => values[feed].as_deref().is_none_or(|v| v == array),
-            None => true,
-        }
-    }
-
-    /// True if this plan is for that signature, whatever the order of the request.
-    fn has(&self, signature: &Signature) -> bool {
-        let mine = &self.executable.schedule.step.pruned;
-        let same_feed = |a: &FeedSpec, b: &FeedSpec| {
-            a.tensor == b.tensor && a.dims == b.dims && (!mine.depends_on_values || a.value == b.value)
-        };
-        mine.signature.fetches == signature.fetches
-            && mine.signature.targets == signature.targets
-            && mine.signature.feeds.len() == signature.feeds.len()
-            && mine.signature.feeds.iter().zip(&signature.feeds).all(|(a, b)| same_feed(a, b))
-    }
-
-    /// Number of fetches of the request.
-    pub(super) fn num_fetches(&self) -> usize {
-        self.fetches.len()
-    }
-
-    /// Writes a computed or known fetch into an array of its type and sizes.
-    pub(super) fn fetch_into(&self, fetch: usize, feeds: &[&Array], array: &mut Array) -> Result<()> {
-        let place = self.fetch_places[fetch];
-        let desc = self.executable.fetch_desc(place);
-        if array.dtype() != desc.dtype || array.dims() != &desc.dims[..] {
-            *array = Array::zeros(desc.dtype, &desc.dims)?;
-        }
-        match &self.executable.schedule.step.fetches[place] {
-            Fetch::Value(_) => {
-                let bytes = self.executable.fetched(place).unwrap_or_default();
-                array.bytes_mut().copy_from_slice(bytes);
-            }
-            Fetch::Known(value) => array.bytes_mut().copy_from_slice(value.bytes()),
-            Fetch::Fed(feed) => {
-                let request = self.feed_places.iter().position(|p| p == feed).unwrap_or(0);
-                array.bytes_mut().copy_from_slice(feeds[request].bytes());
-            }
-        }
-        Ok(())
-    }
-}
-
-fn fetched(plan: &Plan, fetch: usize, feeds: &[(Tensor<'_>, &Array)]) -> Result<Array> {
-    let desc = plan.executable.fetch_desc(plan.fetch_places[fetch]);
-    let mut array = Array::zeros(desc.dtype, &desc.dims)?;
-    let arrays: Vec<&Array> = feeds.iter().map(|f| f.1).collect();
-    plan.fetch_into(fetch, &arrays, &mut array)?;
-    Ok(array)
 }
 
 fn missing_values(state: &State, needed: impl Iterator<Item = NodeId>) -> Error {

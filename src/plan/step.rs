@@ -1,0 +1,234 @@
+//! The nodes and values of one step: what partitioning makes and everything after it reads.
+//!
+//! Invariant: a node's inputs are all on its own device, but for a copy's, which are where the tensor is.
+
+use super::place::Placed;
+use super::prune::Pruned;
+use crate::base::Array;
+use crate::device::DeviceId;
+use crate::graph::{Attrs, NodeId, OpRef, TensorDesc, TensorId};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A node of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct StepNodeId(pub u32);
+
+/// A buffer's worth of data in a step.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ValueId(pub u32);
+
+impl StepNodeId {
+    /// The id as an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl ValueId {
+    /// The id as an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where a value's bytes come from.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// A node of the step computes it.
+    Computed(StepNodeId),
+    /// Fed: which of the signature's feeds.
+    Fed(usize),
+    /// Known when planned, and laid down with the plan.
+    Known(Arc<Array>),
+    /// The buffer of this variable.
+    Variable(NodeId),
+}
+
+/// A value: a tensor on one device.
+#[derive(Clone, Debug)]
+pub struct Value {
+    /// The tensor.
+    pub tensor: TensorId,
+    /// Type and sizes.
+    pub desc: TensorDesc,
+    /// The device that holds it.
+    pub device: DeviceId,
+    /// Where its bytes come from.
+    pub origin: Origin,
+    /// It is a run of another value's bytes, from this byte on.
+    pub alias_of: Option<(ValueId, usize)>,
+}
+
+/// How a copy travels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Route {
+    /// From memory to memory.
+    Direct,
+    /// Through host memory, since the two GPUs do not reach each other.
+    ThroughHost,
+}
+
+/// What a copy node moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyInfo {
+    /// The tensor.
+    pub tensor: TensorId,
+    /// The device that has it.
+    pub from: DeviceId,
+    /// The device that gets it.
+    pub to: DeviceId,
+    /// Bytes moved.
+    pub bytes: usize,
+    /// How it travels.
+    pub route: Route,
+    /// A fed value on its way to a placeholder that lives on a GPU.
+    pub fed: bool,
+}
+
+/// What a node of a step does.
+#[derive(Clone, Debug)]
+pub enum StepNodeKind {
+    /// Runs an op of the graph, or its part on one device.
+    Op,
+    /// Copies a tensor to this device.
+    Copy(CopyInfo),
+    /// Keeps a variable's value from before it is changed.
+    Snapshot,
+    /// Waits for everything that can fail before variables change.
+    Commit,
+}
+
+/// A node of a step.
+#[derive(Clone, Debug)]
+pub struct StepNode {
+    /// What it does.
+    pub kind: StepNodeKind,
+    /// A readable name: the graph node's, or `copy/affine0/w/read→gpu:1`.
+    pub name: Arc<str>,
+    /// The graph node that it comes from; for copies, the producer of the tensor.
+    pub node: NodeId,
+    /// Its op type, for nodes of kind `Op`.
+    pub op: Option<OpRef>,
+    /// Its attributes; a part's are its own.
+    pub attrs: Arc<Attrs>,
+    /// The device that runs it.
+    pub device: DeviceId,
+    /// The values that it reads, all on its device but for a copy's.
+    pub inputs: SmallVec<[ValueId; 4]>,
+    /// Nodes that must have run before.
+    pub controls: SmallVec<[StepNodeId; 2]>,
+    /// The values that it makes.
+    pub outputs: SmallVec<[ValueId; 1]>,
+    /// Nothing runs: it only orders, or its outputs are other values' bytes.
+    pub silent: bool,
+}
+
+impl StepNode {
+    /// The inputs that are variables and are written.
+    pub fn written(&self) -> SmallVec<[ValueId; 4]> {
+        let Some(op) = self.op.filter(|_| matches!(self.kind, StepNodeKind::Op)) else { return SmallVec::new() };
+        op.written_inputs(&self.attrs, self.inputs.len()).into_iter().map(|i| self.inputs[i]).collect()
+    }
+
+    /// What it moves, if it is a copy.
+    pub fn copy(&self) -> Option<&CopyInfo> {
+        match &self.kind {
+            StepNodeKind::Copy(info) => Some(info),
+            _ => None,
+        }
+    }
+}
+
+/// The nodes of one step on their devices.
+pub struct Partitioned {
+    /// What was pruned.
+    pub pruned: Pruned,
+    /// Where graph nodes are.
+    pub placed: Placed,
+    /// The nodes, in an order that respects all edges once `order` has run.
+    pub nodes: Vec<StepNode>,
+    /// The values.
+    pub values: Vec<Value>,
+    /// Where each fetch is found.
+    pub fetches: Vec<Fetch>,
+    /// Variables that the step reads or partly writes before anything in it has set them.
+    pub needs_initialized: Vec<NodeId>,
+    /// Variables that the step sets.
+    pub initializes: Vec<NodeId>,
+    /// Variables that are put back if the step fails, since something can fail after they were changed.
+    pub undo: Vec<NodeId>,
+}
+
+/// Where a fetch is found after the step.
+#[derive(Clone, Debug)]
+pub enum Fetch {
+    /// In this value, on the host.
+    Value(ValueId),
+    /// It is one of the feeds.
+    Fed(usize),
+    /// It was known when planned.
+    Known(Arc<Array>),
+}
+
+impl Partitioned {
+    /// A node.
+    pub fn node(&self, id: StepNodeId) -> &StepNode {
+        &self.nodes[id.index()]
+    }
+
+    /// A value.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.index()]
+    }
+
+    /// The value whose bytes these are, and where in it they start.
+    pub fn base(&self, mut id: ValueId) -> (ValueId, usize) {
+        let mut offset = 0;
+        while let Some((of, at)) = self.value(id).alias_of {
+            (id, offset) = (of, offset + at);
+        }
+        (id, offset)
+    }
+
+    /// The variable whose buffer a value is, if it is one.
+    pub fn variable(&self, id: ValueId) -> Option<NodeId> {
+        match self.value(self.base(id).0).origin {
+            Origin::Variable(node) => Some(node),
+            _ => None,
+        }
+    }
+
+    /// A tensor's name, as in `split:1`.
+    pub fn tensor_name(&self, tensor: TensorId) -> String {
+        self.pruned.node(tensor.node).output_name(tensor.output)
+    }
+
+    /// The copies, in the order of the step's nodes.
+    pub fn copies(&self) -> impl Iterator<Item = (&StepNode, &CopyInfo)> {
+        self.nodes.iter().filter_map(|n| n.copy().map(|c| (n, c)))
+    }
+
+    /// The nodes that read this value.
+    pub fn consumers(&self, value: ValueId) -> impl Iterator<Item = &StepNode> {
+        self.nodes.iter().filter(move |n| n.inputs.contains(&value))
+    }
+}
+
+impl Value {
+    /// The value, where it is known when planned.
+    pub fn known(&self) -> Option<&Arc<Array>> {
+        match &self.origin {
+            Origin::Known(array) => Some(array),
+            _ => None,
+        }
+    }
+
+    /// True for a copy, which is no variable's buffer though its tensor may be.
+    pub(super) fn copy_of_variable(&self, p: &Partitioned) -> bool {
+        match self.origin {
+            Origin::Computed(node) => p.nodes.get(node.index()).is_some_and(|n| n.copy().is_some()),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Requests: the plan that serves a (feeds, fetches, targets, sizes), kept once it is made.
+//!
+//! Invariant: asking again for what was asked before neither plans nor allocates.
+
+use super::executable::{Executable, Loader};
+use super::feeds::{check_feed, check_handles};
+use super::session::{Session, State};
+use crate::base::{Array, Code, DType, Dims, Error, Result};
+use crate::device::{Queue, Team};
+use crate::graph::{Graph, NodeId, Operation, Tensor, TensorId};
+use crate::plan::{FeedSpec, Fetch, Signature};
+use std::sync::Arc;
+
+/// The largest integer feed, in elements, whose value may decide sizes.
+const VALUE_FEED_ELEMENTS: usize = 64;
+
+/// How often a grown graph may be planned again before the session remarks on it.
+const GROWTH_PLANS: usize = 3;
+
+/// A request as the user writes it, and the plan that serves it.
+pub(super) struct Plan {
+    feeds: Vec<(TensorId, Dims)>,
+    /// Values that sizes depend on.
+    values: Option<Vec<Option<Arc<Array>>>>,
+    fetches: Vec<TensorId>,
+    targets: Vec<NodeId>,
+    pub executable: Arc<Executable>,
+    /// By feed of the request: the signature's feed.
+    pub feed_places: Vec<usize>,
+    /// By fetch of the request: the signature's fetch.
+    fetch_places: Vec<usize>,
+}
+
+impl Session<'_> {
+    /// The plan for a request: the one that served it before, or a new one.
+    pub(super) fn plan_for(
+        &self,
+        state: &mut State,
+        feeds: &[(Tensor<'_>, &Array)],
+        fetches: &[Tensor<'_>],
+        targets: &[Operation<'_>],
+    ) -> Result<Arc<Plan>> {
+        if let Some(plan) = state.plans.iter().find(|p| p.serves(self.graph, feeds, fetches, targets)) {
+            return Ok(plan.clone());
+        }
+        check_handles(self.graph, feeds, fetches, targets)?;
+        self.graph.check()?;
+        let before = state.nodes.len();
+        self.refresh_nodes(state);
+        for (tensor, array) in feeds {
+            check_feed(&state.nodes[tensor.id().node.index()], tensor.id().output, array)?;
+        }
+        let mut order: Vec<usize> = (0..feeds.len()).collect();
+        order.sort_by_key(|&i| feeds[i].0.id());
+        let value_of =
+            |a: &Array| (a.dtype().is_integer() && a.len() <= VALUE_FEED_ELEMENTS).then(|| Arc::new(a.clone()));
+        let mut signature = Signature {
+            feeds: (order.iter())
+                .map(|&i| {
+                    let (tensor, array) = feeds[i];
+                    let (dtype, dims) = (array.dtype(), array.dims().into());
+                    FeedSpec { tensor: tensor.id(), dtype, dims, value: value_of(array) }
+                })
+                .collect(),
+            fetches: fetches.iter().map(|t| t.id()).collect(),
+            targets: targets.iter().map(|o| o.id()).collect(),
+        };
+        signature.fetches.sort_unstable();
+        signature.fetches.dedup();
+        signature.targets.sort_unstable();
+        signature.targets.dedup();
+        let executable = match state.plans.iter().find(|p| p.has(&signature)) {
+            Some(plan) => plan.executable.clone(),
+            None => {
+                let schedule = self.make_schedule(state.nodes.clone(), signature.clone())?;
+                let State { store, stateful, .. } = &mut *state;
+                let mut loader = Loader {
+                    machine: &self.options.machine,
+                    accounts: &self.accounts,
+                    waiters: &self.waiters,
+                    store,
+                    stateful,
+                };
+                let executable = Arc::new(Executable::load(schedule, &mut loader)?);
+                self.start_devices(&executable)?;
+                state.built += 1;
+                self.remark_on_growth(state, before);
+                executable
+            }
+        };
+        let step = &executable.schedule.step.pruned;
+        let plan = Arc::new(Plan {
+            feeds: feeds.iter().map(|(t, a)| (t.id(), a.dims().into())).collect(),
+            values: step.depends_on_values.then(|| feeds.iter().map(|(_, a)| value_of(a)).collect()),
+            fetches: fetches.iter().map(|t| t.id()).collect(),
+            targets: targets.iter().map(|o| o.id()).collect(),
+            feed_places: feeds.iter().filter_map(|(t, _)| step.signature.feed(t.id())).collect(),
+            fetch_places: (fetches.iter())
+                .filter_map(|t| step.signature.fetches.iter().position(|f| *f == t.id()))
+                .collect(),
+            executable,
+        });
+        state.plans.push(plan.clone());
+        Ok(plan)
+    }
+
+    fn start_devices(&self, executable: &Executable) -> Result<()> {
+        self.host.get_or_init(|| Team::new(self.options.machine.devices()[0].threads, "cpu:0"));
+        for gpu in executable.gpus() {
+            if self.queues[gpu].get().is_none() {
+                let info = &self.options.machine.devices()[gpu];
+                let queue = Queue::start(&info.id.to_string(), info.threads).map_err(|e| {
+                    Error::new(Code::ResourceExhausted, format!("cannot start the queue of {}: {e}", info.id))
+                })?;
+                // Only runs start queues, and they hold the state's lock.
+                let _ = self.queues[gpu].set(queue);
+            }
+        }
+        Ok(())
+    }
+
+    fn remark_on_growth(&self, state: &mut State, before: usize) {
+        if before == 0 || state.nodes.len() == before {
+            return;
+        }
+        state.grown += 1;
+        if state.grown == GROWTH_PLANS {
+            let newest = state.nodes.last().map_or(String::new(), |n| format!("'{}' (made at {})", n.name, n.source));
+            state.warnings.push(format!(
+                "the graph has grown between runs {GROWTH_PLANS} times and was planned again each time, last for {newest}; \
+                 build operations once, before the loop, and call Graph::finalize to catch this"
+            ));
+        }
+    }
+}
+
+impl Plan {
+    /// True if this plan serves the request as it stands.
+    fn serves(
+        &self,
+        graph: &Graph,
+        feeds: &[(Tensor<'_>, &Array)],
+        fetches: &[Tensor<'_>],
+        targets: &[Operation<'_>],
+    ) -> bool {
+        self.feeds.len() == feeds.len()
+            && self.fetches.len() == fetches.len()
+            && self.targets.len() == targets.len()
+            && fetches.iter().zip(&self.fetches).all(|(t, f)| t.id() == *f && std::ptr::eq(t.graph(), graph))
+            && targets.iter().zip(&self.targets).all(|(o, t)| o.id() == *t && std::ptr::eq(o.graph(), graph))
+            && feeds.iter().zip(&self.feeds).enumerate().all(|(i, ((t, a), (id, dims)))| {
+                t.id() == *id
+                    && std::ptr::eq(t.graph(), graph)
+                    && a.dims() == &dims[..]
+                    && self.is_value(i, a)
+                    && a.dtype() == self.feed_dtype(i)
+            })
+    }
+
+    fn feed_dtype(&self, feed: usize) -> DType {
+        self.executable.schedule.step.pruned.signature.feeds[self.feed_places[feed]].dtype
+    }
+
+    fn is_value(&self, feed: usize, array: &Array) -> bool {
+        match &self.values {
+            Some(values) => values[feed].as_deref().is_none_or(|v| v == array),
+            None => true,
+        }
+    }
+
+    /// True if this plan is for that signature, whatever the order of the request.
+    fn has(&self, signature: &Signature) -> bool {
+        let mine = &self.executable.schedule.step.pruned;
+        let same_feed = |a: &FeedSpec, b: &FeedSpec| {
+            a.tensor == b.tensor && a.dims == b.dims && (!mine.depends_on_values || a.value == b.value)
+        };
+        mine.signature.fetches == signature.fetches
+            && mine.signature.targets == signature.targets
+            && mine.signature.feeds.len() == signature.feeds.len()
+            && mine.signature.feeds.iter().zip(&signature.feeds).all(|(a, b)| same_feed(a, b))
+    }
+
+    /// Number of fetches of the request.
+    pub(super) fn num_fetches(&self) -> usize {
+        self.fetches.len()
+    }
+
+    /// Writes a computed or known fetch into an array of its type and sizes.
+    pub(super) fn fetch_into(&self, fetch: usize, feeds: &[&Array], array: &mut Array) -> Result<()> {
+        let place = self.fetch_places[fetch];
+        let desc = self.executable.fetch_desc(place);
+        if array.dtype() != desc.dtype || array.dims() != &desc.dims[..] {
+            *array = Array::zeros(desc.dtype, &desc.dims)?;
+        }
+        match &self.executable.schedule.step.fetches[place] {
+            Fetch::Value(_) => {
+                let bytes = self.executable.fetched(place).unwrap_or_default();
+                array.bytes_mut().copy_from_slice(bytes);
+            }
+            Fetch::Known(value) => array.bytes_mut().copy_from_slice(value.bytes()),
+            Fetch::Fed(feed) => {
+                let request = self.feed_places.iter().position(|p| p == feed).unwrap_or(0);
+                array.bytes_mut().copy_from_slice(feeds[request].bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn fetched(plan: &Plan, fetch: usize, feeds: &[(Tensor<'_>, &Array)]) -> Result<Array> {
+    let desc = plan.executable.fetch_desc(plan.fetch_places[fetch]);
+    let mut array = Array::zeros(desc.dtype, &desc.dims)?;
+    let arrays: Vec<&Array> = feeds.iter().map(|f| f.1).collect();
+    plan.fetch_into(fetch, &arrays, &mut array)?;
+    Ok(array)
+}
