@@ -6,13 +6,23 @@
 mod apply;
 mod apply_kernels;
 mod apply_rules;
+mod barrier;
+mod bias;
+mod concat;
 mod constant;
+mod copy;
+mod gather;
 mod identity;
 mod initializer;
 mod placeholder;
+mod softmax;
+mod split;
 mod state;
+mod support;
 #[cfg(test)]
 mod table_tests;
+mod transpose;
+mod updates;
 
 use crate::graph::OpRef;
 
@@ -27,6 +37,27 @@ pub static TABLE: &[OpRef] = &[
     &state::Assign,
     &identity::Identity,
     &identity::NoOp,
+    &transpose::Transpose,
+    &transpose::InvertPermutation,
+    &concat::ConcatV2,
+    &concat::ConcatOffset,
+    &split::Split,
+    &split::SplitV,
+    &barrier::StopGradient,
+    &barrier::Print,
+    &gather::GatherV2,
+    &gather::UnsortedSegmentSum,
+    &softmax::Softmax,
+    &softmax::LogSoftmax,
+    &softmax::SoftmaxCrossEntropyWithLogits,
+    &softmax::SparseSoftmaxCrossEntropyWithLogits,
+    &bias::BiasAdd,
+    &bias::BiasAddGrad,
+    &updates::AssignAdd,
+    &updates::AssignSub,
+    &updates::ScatterAdd,
+    &updates::ScatterSub,
+    &updates::ScatterUpdate,
     &apply::ApplyGradients,
 ];
 

@@ -78,7 +78,7 @@ fn copy_in<T: crate::base::Element>() -> CpuKernel {
 }
 
 /// The shape rule of assignments: the value must have the variable's type and shape.
-fn assigned(c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+pub(super) fn assigned(c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
     c.want_inputs(2)?;
     c.same_dtype()?;
     if !c.shape(0).is_compatible_with(c.shape(1)) {

@@ -1,0 +1,249 @@
+//! `GatherV2`: picks slices by number; its gradient along axis 0 is rows, not a dense tensor.
+
+use super::support::{
+    MAX_OUTPUTS, around, axis_of, build, by_dtype, by_rows, index_at, int_array, int_scalar, node, scoped, shape_of,
+    sized,
+};
+use crate::base::{Array, DType, Element, Shape};
+use crate::device::CpuKernel;
+use crate::graph::{
+    Attrs, Case, Fact, GradContext, IndexedSlices, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
+};
+use smallvec::{SmallVec, smallvec};
+
+/// TensorFlow's `GatherV2`: inputs params, indices (any shape), axis. Attribute `batch_dims` must be 0.
+pub struct GatherV2;
+
+impl Op for GatherV2 {
+    fn name(&self) -> &'static str {
+        "GatherV2"
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { fallible: true, ..Traits::default() }
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        c.want_inputs(3)?;
+        if let Some(n) = c.attrs.int("batch_dims").filter(|n| *n != 0) {
+            return Err(format!("attribute 'batch_dims' must be 0, got {n}"));
+        }
+        if !c.dtype(1).is_integer() {
+            return Err(format!("indices must be int32 or int64, got {}", c.dtype(1)));
+        }
+        let axis = int_scalar(c, 2, "the axis")?;
+        let shape = match (c.shape(0).dims(), c.shape(1).dims()) {
+            (Some([]), _) => return Err("a scalar has nothing to gather; want rank 1 or more".into()),
+            (Some(params), Some(indices)) => match axis {
+                Some(axis) => {
+                    let axis = axis_of(axis, params.len(), "axis")?;
+                    Shape::partial(params[..axis].iter().chain(indices).chain(&params[axis + 1..]).copied())
+                }
+                None => Shape::of_rank(params.len() - 1 + indices.len()),
+            },
+            _ => Shape::unknown(),
+        };
+        Ok(vec![sized(c.dtype(0), shape)?])
+    }
+
+    fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+        let &[params, indices, axis] = &c.inputs[..] else { return None };
+        let graph = c.node.graph();
+        let value = axis.op().node().and_then(|n| n.op.constant(&n.attrs)?.to_i64()?.first().copied());
+        let zero = value == Some(0) || (params.rank() == Some(1) && value == Some(-1));
+        let size = build("Size", "", &[indices]);
+        let count = scoped(graph, "ExpandDims", |name| {
+            let axis = graph.constant_named("dim", 0i32);
+            node(graph, "ExpandDims").name(name).inputs([size, axis]).tensor()
+        });
+        let rows = build("Reshape", if zero { "Reshape_1" } else { "Reshape" }, &[indices, count]);
+        if zero {
+            let shape = graph.colocate_with(params, || shape_of(params, DType::I32));
+            let tail = tail_of(shape);
+            let whole = graph.concat([count, tail], 0);
+            let values = build("Reshape", "", &[c.grad(), whole]);
+            let slices = IndexedSlices { values, indices: rows, of: params };
+            return Some(vec![Some(slices.into()), None, None]);
+        }
+        // Along another axis: that axis goes to the front, rows are summed, and it goes back.
+        let (rank, picked, axis) = (params.rank()?, indices.rank()?, axis_of(value?, params.rank()?, "axis").ok()?);
+        if picked != 1 {
+            return None;
+        }
+        let segments = params.shape().dim(axis).and_then(|d| i32::try_from(d).ok())?;
+        let mut perm: Vec<i64> = (0..rank as i64).collect();
+        perm[..=axis].rotate_right(1);
+        let front = c.grad().transpose(&perm);
+        let segments = graph.constant_named("num_segments", segments);
+        let sums = build("UnsortedSegmentSum", "", &[front, rows, segments]);
+        let mut back: Vec<i64> = (0..rank as i64).collect();
+        back[..=axis].rotate_left(1);
+        Some(vec![Some(sums.transpose(&back).into()), None, None])
+    }
+
+    fn planned_inputs(&self, _num_inputs: usize) -> SmallVec<[usize; 2]> {
+        smallvec![2]
+    }
+
+    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        let axis = c.ints(2).and_then(|a| a.first().copied()).ok_or("the axis is not known")?;
+        let axis = axis_of(axis, c.inputs[0].dims.len(), "axis")?;
+        let (_, bound, width) = around(&c.inputs[0].dims, axis);
+        let count = c.inputs[1].len();
+        Ok(by_dtype!(c.inputs[0].dtype, T => gather::<T>(bound, count, width)))
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let case = |axis: i32, indices: &[i64], outputs: Array| -> Option<Case> {
+            let x = Array::new(&[2, 3], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]).ok()?;
+            let inputs = vec![x, int_array(indices), Array::scalar(axis)];
+            Some(Case { attrs: Attrs::new(), inputs, outputs: vec![outputs], gradient: axis != 0 })
+        };
+        let rows = Array::new(&[3, 3], &[4.0f32, 5.0, 6.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let columns = Array::new(&[2, 2], &[3.0f32, 3.0, 6.0, 6.0]);
+        [rows.ok().and_then(|y| case(0, &[1, 0, 1], y)), columns.ok().and_then(|y| case(1, &[2, 2], y))]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+}
+
+fn gather<T: Element>(bound: usize, count: usize, width: usize) -> CpuKernel {
+    Box::new(move |l| {
+        let index = index_at(l, 1);
+        if let Some(i) = (0..count).find(|&i| !usize::try_from(index(i)).is_ok_and(|r| r < bound)) {
+            return Err(format!("index {} (entry {i} of the indices) is not in [0, {bound})", index(i)));
+        }
+        let params = l.input::<T>(0);
+        by_rows(l.team(), l.output::<T>(0), width, |first, rows| {
+            for (i, row) in rows.chunks_exact_mut(width).enumerate() {
+                let (outer, at) = ((first + i) / count, (first + i) % count);
+                let from = (outer * bound + index(at) as usize) * width;
+                row.copy_from_slice(&params[from..from + width]);
+            }
+        });
+        Ok(())
+    })
+}
+
+/// A vector without its first element, as Python's `shape[1:]` builds it.
+fn tail_of<'g>(shape: Tensor<'g>) -> Tensor<'g> {
+    let graph = shape.graph();
+    scoped(graph, "strided_slice", |name| {
+        let stack = |name: &'static str, value: i64| graph.constant_named(name, int_array(&[value]));
+        let ends = [stack("stack", 1), stack("stack_1", 0), stack("stack_2", 1)];
+        node(graph, "StridedSlice").name(name).input(shape).inputs(ends).attr("end_mask", 1i64).tensor()
+    })
+}
+
+impl<'g> Tensor<'g> {
+    /// The slices with these numbers along an axis. Named `GatherV2`. An index that is out of range ends the step.
+    #[track_caller]
+    pub fn gather(self, indices: impl Into<Tensor<'g>>, axis: i32) -> Tensor<'g> {
+        let (graph, indices) = (self.graph(), indices.into());
+        scoped(graph, "GatherV2", |name| {
+            let axis = graph.constant_named("axis", axis);
+            let node = graph.node_of(&GatherV2).name(name).inputs([self, indices, axis]);
+            node.attr("batch_dims", 0i64).tensor()
+        })
+    }
+}
+
+/// TensorFlow's `UnsortedSegmentSum`: row `i` of the data is added to row `segment_ids[i]` of the output; negative
+/// ids are left out. Inputs data, segment ids, number of segments.
+pub struct UnsortedSegmentSum;
+
+impl Op for UnsortedSegmentSum {
+    fn name(&self) -> &'static str {
+        "UnsortedSegmentSum"
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { fallible: true, ..Traits::default() }
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        c.want_inputs(3)?;
+        if !c.dtype(1).is_integer() {
+            return Err(format!("segment ids must be int32 or int64, got {}", c.dtype(1)));
+        }
+        if c.dtype(0) == DType::Bool {
+            return Err("bools have no sums; cast them".into());
+        }
+        let segments = match int_scalar(c, 2, "the number of segments")? {
+            Some(n) => Some(usize::try_from(n).map_err(|_| format!("want 0 or more segments, got {n}"))?),
+            None => None,
+        };
+        let (Some(data), Some(ids)) = (c.shape(0).dims(), c.shape(1).dims()) else {
+            return Ok(vec![Fact::new(c.dtype(0), Shape::unknown())]);
+        };
+        let prefix = Shape::partial(data.iter().take(ids.len()).copied());
+        if !prefix.is_compatible_with(c.shape(1)) {
+            return Err(format!("the data's shape must start with that of the ids: want {}, got {prefix}", c.shape(1)));
+        }
+        let shape = Shape::partial([segments].into_iter().chain(data[ids.len()..].iter().copied()));
+        Ok(vec![sized(c.dtype(0), shape)?])
+    }
+
+    fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+        let ids = *c.inputs.get(1)?;
+        let graph = c.node.graph();
+        let zeros = build("ZerosLike", "zeros_like", &[ids]);
+        let clipped = build("Maximum", "", &[ids, zeros]);
+        let gathered = c.grad().gather(clipped, 0);
+        let positive = build("GreaterEqual", "", &[ids, zeros]);
+        // The mask gets as many trailing axes of size one as a row has.
+        let trailing = c.inputs[0].rank()?.checked_sub(ids.rank()?)?;
+        let positive = (0..trailing.min(MAX_OUTPUTS as usize)).fold(positive, |mask, _| {
+            scoped(graph, "ExpandDims", |name| {
+                let axis = graph.constant_named("dim", -1i32);
+                node(graph, "ExpandDims").name(name).inputs([mask, axis]).tensor()
+            })
+        });
+        let nothing = build("ZerosLike", "zeros_like_1", &[gathered]);
+        Some(vec![Some(build("SelectV2", "", &[positive, gathered, nothing]).into()), None, None])
+    }
+
+    fn planned_inputs(&self, _num_inputs: usize) -> SmallVec<[usize; 2]> {
+        smallvec![2]
+    }
+
+    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        fn sum<T: Element>(segments: usize, count: usize, width: usize, add: fn(T, T) -> T) -> CpuKernel {
+            Box::new(move |l| {
+                let id = index_at(l, 1);
+                if let Some(i) = (0..count).find(|&i| usize::try_from(id(i)).is_ok_and(|s| s >= segments)) {
+                    return Err(format!("segment id {} (entry {i}) is not below {segments}", id(i)));
+                }
+                let (data, out) = (l.input::<T>(0), l.output::<T>(0));
+                out.fill(T::default());
+                for (i, row) in data.chunks_exact(width.max(1)).enumerate().take(count) {
+                    let Ok(segment) = usize::try_from(id(i)) else { continue };
+                    let sums = &mut out[segment * width..][..width];
+                    sums.iter_mut().zip(row).for_each(|(s, &v)| *s = add(*s, v));
+                }
+                Ok(())
+            })
+        }
+        let segments = *c.outputs[0].dims.first().ok_or("the output is a scalar")?;
+        let width = c.outputs[0].dims[1..].iter().product();
+        let count = c.inputs[1].len();
+        Ok(match c.inputs[0].dtype {
+            DType::F32 => sum::<f32>(segments, count, width, |a, b| a + b),
+            DType::F64 => sum::<f64>(segments, count, width, |a, b| a + b),
+            DType::I32 => sum::<i32>(segments, count, width, i32::wrapping_add),
+            DType::I64 => sum::<i64>(segments, count, width, i64::wrapping_add),
+            DType::Bool => return Err("bools have no sums".into()),
+        })
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let build = || -> Option<Case> {
+            let data = Array::new(&[3, 2], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]).ok()?;
+            let inputs = vec![data, int_array(&[1, -1, 1]), Array::scalar(2i32)];
+            let outputs = vec![Array::new(&[2, 2], &[0.0f32, 0.0, 6.0, 8.0]).ok()?];
+            Some(Case { attrs: Attrs::new(), inputs, outputs, gradient: true })
+        };
+        build().into_iter().collect()
+    }
+}

@@ -1,0 +1,284 @@
+//! Writes to variables: `AssignAdd`, `AssignSub`, the scatters, and the methods of variables that build them.
+//!
+//! The output of each is the variable's buffer afterwards; kernels do not touch it.
+
+use super::state::{Assign, assigned};
+use super::support::{index_at, update};
+use crate::base::{DType, Shape};
+use crate::device::CpuKernel;
+use crate::graph::{Attrs, Fact, InferContext, KernelContext, Op, OpRef, Tensor, Traits, Variable};
+use smallvec::{SmallVec, smallvec};
+
+/// Runs a body with `T` as the Rust type of a numeric element type; bools are refused.
+macro_rules! by_number {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            DType::Bool => Err("bools have no sums".to_string()),
+            DType::F32 => {
+                type $t = f32;
+                Ok($body)
+            }
+            DType::F64 => {
+                type $t = f64;
+                Ok($body)
+            }
+            DType::I32 => {
+                type $t = std::num::Wrapping<i32>;
+                Ok($body)
+            }
+            DType::I64 => {
+                type $t = std::num::Wrapping<i64>;
+                Ok($body)
+            }
+        }
+    };
+}
+
+/// An element type as numbers that are added without panicking on overflow.
+trait Number: Copy + std::ops::Add<Output = Self> + std::ops::Sub<Output = Self> + Send + Sync {
+    type Stored: crate::base::Element;
+    fn load(stored: Self::Stored) -> Self;
+    fn stored(self) -> Self::Stored;
+}
+
+macro_rules! number {
+    ($($t:ty),*; $($w:ty),*) => {
+        $(impl Number for $t {
+            type Stored = $t;
+            #[inline(always)]
+            fn load(stored: $t) -> $t {
+                stored
+            }
+            #[inline(always)]
+            fn stored(self) -> $t {
+                self
+            }
+        })*
+        $(impl Number for std::num::Wrapping<$w> {
+            type Stored = $w;
+            #[inline(always)]
+            fn load(stored: $w) -> Self {
+                std::num::Wrapping(stored)
+            }
+            #[inline(always)]
+            fn stored(self) -> $w {
+                self.0
+            }
+        })*
+    };
+}
+
+number!(f32, f64; i32, i64);
+
+/// TensorFlow's `AssignAdd`.
+pub struct AssignAdd;
+
+/// TensorFlow's `AssignSub`.
+pub struct AssignSub;
+
+fn numeric(c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+    let facts = assigned(c)?;
+    match c.dtype(0) {
+        DType::Bool => Err("bools have no sums; assign them".into()),
+        _ => Ok(facts),
+    }
+}
+
+fn accumulate<N: Number>(f: impl Fn(N, N) -> N + Copy + Send + Sync + 'static) -> CpuKernel {
+    Box::new(move |l| {
+        let (variable, value) = (l.variable::<N::Stored>(0), l.input::<N::Stored>(1));
+        update(l.team(), variable, value, |out, values| {
+            out.iter_mut().zip(values).for_each(|(o, &v)| *o = f(N::load(*o), N::load(v)).stored());
+        });
+        Ok(())
+    })
+}
+
+impl Op for AssignAdd {
+    fn name(&self) -> &'static str {
+        "AssignAdd"
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { stateful: true, ..Traits::default() }
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        numeric(c)
+    }
+
+    fn written_inputs(&self, _attrs: &Attrs, _num_inputs: usize) -> SmallVec<[usize; 4]> {
+        smallvec![0]
+    }
+
+    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        by_number!(c.inputs[0].dtype, N => accumulate::<N>(|a, b| a + b))
+    }
+}
+
+impl Op for AssignSub {
+    fn name(&self) -> &'static str {
+        "AssignSub"
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { stateful: true, ..Traits::default() }
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        numeric(c)
+    }
+
+    fn written_inputs(&self, _attrs: &Attrs, _num_inputs: usize) -> SmallVec<[usize; 4]> {
+        smallvec![0]
+    }
+
+    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        by_number!(c.inputs[0].dtype, N => accumulate::<N>(|a, b| a - b))
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Scatter {
+    Add,
+    Sub,
+    Update,
+}
+
+/// TensorFlow's `ScatterAdd`: adds row `i` of the updates to row `indices[i]` of the variable.
+pub struct ScatterAdd;
+
+/// TensorFlow's `ScatterSub`.
+pub struct ScatterSub;
+
+/// TensorFlow's `ScatterUpdate`: overwrites rows; of equal indices the last wins.
+pub struct ScatterUpdate;
+
+/// The shape rule: updates have the shape `indices.shape + variable.shape[1..]`.
+fn scattered(c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+    c.want_inputs(3)?;
+    if !c.dtype(1).is_integer() {
+        return Err(format!("indices must be int32 or int64, got {}", c.dtype(1)));
+    }
+    if c.dtype(2) != c.dtype(0) {
+        return Err(format!("updates must have the variable's type: want {}, got {}", c.dtype(0), c.dtype(2)));
+    }
+    if c.dtype(0) == DType::Bool {
+        return Err("rows of bools cannot be scattered; cast them to int32".into());
+    }
+    if let (Some(variable), Some(indices)) = (c.shape(0).dims(), c.shape(1).dims()) {
+        let Some((_, width)) = variable.split_first() else {
+            return Err("a scalar variable has no rows; assign it as a whole".into());
+        };
+        let want = Shape::partial(indices.iter().chain(width).copied());
+        if !want.is_compatible_with(c.shape(2)) {
+            return Err(format!("updates must have shape indices + row: want {want}, got {}", c.shape(2)));
+        }
+    }
+    Ok(vec![c.inputs[0].clone()])
+}
+
+fn scatter_kernel(c: &KernelContext<'_>, how: Scatter) -> Result<CpuKernel, String> {
+    fn kernel<N: Number>(
+        rows: usize,
+        width: usize,
+        count: usize,
+        f: impl Fn(N, N) -> N + Send + Sync + 'static,
+    ) -> CpuKernel {
+        Box::new(move |l| {
+            let index = index_at(l, 1);
+            // All indices are checked before anything is written.
+            if let Some(i) = (0..count).find(|&i| !usize::try_from(index(i)).is_ok_and(|r| r < rows)) {
+                return Err(format!("index {} (entry {i}) is not in [0, {rows})", index(i)));
+            }
+            let (variable, updates) = (l.variable::<N::Stored>(0), l.input::<N::Stored>(2));
+            for (i, update) in updates.chunks_exact(width.max(1)).enumerate().take(count) {
+                let row = &mut variable[index(i) as usize * width..][..width];
+                row.iter_mut().zip(update).for_each(|(o, &v)| *o = f(N::load(*o), N::load(v)).stored());
+            }
+            Ok(())
+        })
+    }
+    let dims = &c.inputs[0].dims;
+    let (Some(&rows), count) = (dims.first(), c.inputs[1].len()) else { return Err("a scalar has no rows".into()) };
+    let width = dims[1..].iter().product();
+    by_number!(c.inputs[0].dtype, N => match how {
+        Scatter::Add => kernel::<N>(rows, width, count, |a, b| a + b),
+        Scatter::Sub => kernel::<N>(rows, width, count, |a, b| a - b),
+        Scatter::Update => kernel::<N>(rows, width, count, |_, b| b),
+    })
+}
+
+macro_rules! scatter {
+    ($op:ident, $name:literal, $how:expr) => {
+        impl Op for $op {
+            fn name(&self) -> &'static str {
+                $name
+            }
+
+            fn traits(&self) -> Traits {
+                Traits { stateful: true, fallible: true, ..Traits::default() }
+            }
+
+            fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+                scattered(c)
+            }
+
+            fn written_inputs(&self, _attrs: &Attrs, _num_inputs: usize) -> SmallVec<[usize; 4]> {
+                smallvec![0]
+            }
+
+            fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+                scatter_kernel(c, $how)
+            }
+        }
+    };
+}
+
+scatter!(ScatterAdd, "ScatterAdd", Scatter::Add);
+scatter!(ScatterSub, "ScatterSub", Scatter::Sub);
+scatter!(ScatterUpdate, "ScatterUpdate", Scatter::Update);
+
+impl<'g> Variable<'g> {
+    #[track_caller]
+    fn written_by(self, op: OpRef, values: &[Tensor<'g>]) -> Tensor<'g> {
+        let node = self.op().graph().node_of(op).input(self.buffer());
+        node.inputs(values.iter().copied()).colocate_with(self).tensor()
+    }
+
+    /// Overwrites the variable; the result is the variable afterwards.
+    #[track_caller]
+    pub fn assign(self, value: impl Into<Tensor<'g>>) -> Tensor<'g> {
+        self.written_by(&Assign, &[value.into()])
+    }
+
+    /// Adds to the variable; the result is the variable afterwards.
+    #[track_caller]
+    pub fn assign_add(self, value: impl Into<Tensor<'g>>) -> Tensor<'g> {
+        self.written_by(&AssignAdd, &[value.into()])
+    }
+
+    /// Subtracts from the variable; the result is the variable afterwards.
+    #[track_caller]
+    pub fn assign_sub(self, value: impl Into<Tensor<'g>>) -> Tensor<'g> {
+        self.written_by(&AssignSub, &[value.into()])
+    }
+
+    /// Adds rows to the rows with these numbers; the result is the variable afterwards.
+    #[track_caller]
+    pub fn scatter_add(self, indices: Tensor<'g>, rows: Tensor<'g>) -> Tensor<'g> {
+        self.written_by(&ScatterAdd, &[indices, rows])
+    }
+
+    /// Subtracts rows from the rows with these numbers; the result is the variable afterwards.
+    #[track_caller]
+    pub fn scatter_sub(self, indices: Tensor<'g>, rows: Tensor<'g>) -> Tensor<'g> {
+        self.written_by(&ScatterSub, &[indices, rows])
+    }
+
+    /// Overwrites the rows with these numbers; the result is the variable afterwards.
+    #[track_caller]
+    pub fn scatter_update(self, indices: Tensor<'g>, rows: Tensor<'g>) -> Tensor<'g> {
+        self.written_by(&ScatterUpdate, &[indices, rows])
+    }
+}
