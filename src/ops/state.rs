@@ -3,7 +3,7 @@
 use super::identity::Identity;
 use super::initializer::initial_value;
 use super::no_kernel;
-use crate::base::{Code, DType, Diagnostic, IntoShape, Shape};
+use crate::base::{Array, Code, DType, Diagnostic, IntoShape, Shape, SourceLine, num_elements};
 use crate::device::CpuKernel;
 use crate::graph::{
     Attrs, Entry, Fact, Graph, InferContext, Init, KernelContext, Lookup, Op, Operation, Regularizer, Traits, Variable,
@@ -147,7 +147,7 @@ impl Graph {
         let regularizer = options.regularizer.or(scope.regularizer());
         let placement = scope.placement().cloned();
         let VariableOptions { trainable, collections, .. } = options;
-        let made = NewVariable { shape, dtype, init, trainable, collections, tracked: true };
+        let made = NewVariable { shape, dtype, init, initial_name: None, trainable, collections, tracked: true };
         let made_in = self.current_name_scope();
         let variable = self.with_source(source, || {
             self.no_control_dependencies(|| {
@@ -180,11 +180,47 @@ impl Graph {
         colocated: Option<Variable<'g>>,
     ) -> Variable<'g> {
         let source = self.source_line();
+        let initial_name = None;
+        let made = NewVariable { shape, dtype, init, initial_name, trainable: false, collections: None, tracked: false };
+        self.build_untracked(name, made, colocated, source)
+    }
+
+    /// A scalar variable as TensorFlow's `tf.Variable(value, name=…)` makes it: outside the reuse rule, under the
+    /// current name scope, with a constant `initial_value`; not trainable.
+    #[track_caller]
+    pub fn scalar_variable<'g>(
+        &'g self,
+        name: &str,
+        dtype: DType,
+        value: f64,
+        colocated: Option<Variable<'g>>,
+    ) -> Variable<'g> {
+        let source = self.source_line();
+        let scope = self.current_name_scope();
+        let full = if scope.is_empty() { name.to_string() } else { format!("{scope}/{name}") };
+        let made = NewVariable {
+            shape: Shape::scalar(),
+            dtype,
+            init: Init::Constant(value),
+            initial_name: Some("initial_value"),
+            trainable: false,
+            collections: None,
+            tracked: false,
+        };
+        self.build_untracked(&full, made, colocated, source)
+    }
+
+    fn build_untracked<'g>(
+        &'g self,
+        name: &str,
+        made: NewVariable,
+        colocated: Option<Variable<'g>>,
+        source: SourceLine,
+    ) -> Variable<'g> {
         let made_in = self.current_name_scope();
         if !self.is_legal_variable_name(name, source) {
             return self.poison_variable();
         }
-        let made = NewVariable { shape, dtype, init, trainable: false, collections: None, tracked: false };
         self.with_source(source, || {
             self.no_control_dependencies(|| {
                 self.name_scope("", || {
@@ -205,7 +241,7 @@ impl Graph {
         place: impl FnOnce(crate::graph::NodeBuilder<'g>, u64) -> crate::graph::NodeBuilder<'g>,
     ) -> Variable<'g> {
         let source = self.source_line();
-        let NewVariable { shape, dtype, init, trainable, collections, tracked } = new;
+        let NewVariable { shape, dtype, init, initial_name, trainable, collections, tracked } = new;
         if let Init::Data(data) = &init
             && (data.shape() != shape || data.dtype() != dtype)
         {
@@ -229,10 +265,14 @@ impl Graph {
             if node.is_poison() {
                 return self.poison_variable();
             }
-            let initial = self.colocate_with(node, || {
-                self.name_scope("Initializer", || {
-                    initial_value(self, &init, shape.to_dims().as_deref().unwrap_or(&[]), dtype)
-                })
+            let dims = shape.to_dims().unwrap_or_default();
+            let initial = self.colocate_with(node, || match (initial_name, &init) {
+                (Some(name), Init::Constant(value)) => {
+                    let values = vec![*value; num_elements(&dims).unwrap_or(0)];
+                    Array::from_f64(dtype, &dims, &values)
+                        .map_or_else(|_| self.poison_tensor(), |array| self.constant_named(name, array))
+                }
+                _ => self.name_scope("Initializer", || initial_value(self, &init, &dims, dtype)),
             });
             let initializer = self.node_of(&Assign).input(node.output(0)).input(initial).colocate_with(node).add();
             let read = self.node_of(&Identity).name("read").input(node.output(0)).colocate_with(node).tensor();
@@ -278,6 +318,8 @@ struct NewVariable {
     shape: Shape,
     dtype: DType,
     init: Init,
+    /// The name of a constant initial value, where it is not under `Initializer/`.
+    initial_name: Option<&'static str>,
     trainable: bool,
     collections: Option<Vec<String>>,
 }

@@ -1,0 +1,275 @@
+//! One gradient per variable out of the towers' gradients.
+//!
+//! Invariant: the order of the sum is the order of the towers, so that the same program gives the same bits.
+
+use super::optimizer::{GradAndVar, quoted};
+use super::parts::{concat_rows, densify, node as start, scalar};
+use crate::base::{Code, DType, Diagnostic, SourceLine};
+use crate::graph::{Gradient, Graph, IndexedSlices, Tensor, Variable};
+
+/// What is made of the towers' gradients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Reduction {
+    /// The sum divided by the number of towers: the gradient of the mean of the towers' losses, so that the learning
+    /// rate does not depend on the number of towers.
+    #[default]
+    Mean,
+    /// The sum: the learning rate then has to be chosen for the number of towers.
+    Sum,
+}
+
+/// How [`average_gradients`] builds.
+#[derive(Clone, Debug, Default)]
+pub struct AverageOptions {
+    /// Where sums and quotients run; without it, where the device scopes around say.
+    pub device: Option<String>,
+    /// Mean or sum.
+    pub reduction: Reduction,
+    /// The rows of the batch that each tower got, where they differ: the mean is then over rows.
+    pub rows: Option<Vec<usize>>,
+    /// Lets the run fail, before anything is changed, where a tower's gradient holds a NaN or an infinity. Without it
+    /// such a value reaches the variable, and from there all towers.
+    pub check_finite: bool,
+}
+
+impl AverageOptions {
+    /// Options that only say where it runs, as in `AverageOptions::device("/cpu:0")`.
+    pub fn device(device: &str) -> AverageOptions {
+        AverageOptions { device: Some(device.to_string()), ..AverageOptions::default() }
+    }
+}
+
+/// The mean over towers of each variable's gradient, in the order of the first tower's list; entries are paired by
+/// variable, whatever their order.
+///
+/// The mean of variable `v` is computed by the node `average/v` (under the current name scope), which is also what
+/// [`GradAndVar::find`] gives for it: `AddN` over the towers, then a division by their number. One tower's list is
+/// returned as it is. Gradients that are rows in all towers stay rows: all towers' rows, divided by the number of
+/// towers, and their row numbers. Rows and dense gradients together give a dense mean. A variable without a gradient in
+/// every tower stays without; one without a gradient in some towers counts as zero there, and a warning names it.
+///
+/// Reported: towers whose lists hold different variables, and `rows` that do not fit the towers.
+#[track_caller]
+pub fn average_gradients<'g>(towers: &[Vec<GradAndVar<'g>>], options: AverageOptions) -> Vec<GradAndVar<'g>> {
+    let Some(graph) = towers.iter().flatten().map(|gv| gv.var.op().graph()).next() else { return Vec::new() };
+    let source = graph.source_line();
+    let poison = || {
+        (towers.iter().find(|t| !t.is_empty()).into_iter().flatten())
+            .map(|gv| GradAndVar { grad: Some(graph.poison_tensor().into()), var: gv.var })
+            .collect()
+    };
+    if towers.iter().flatten().any(|gv| gv.var.is_poison()) {
+        return poison();
+    }
+    if let Err(message) = check(towers, &options) {
+        graph.report(Diagnostic::at(Code::InvalidArgument, message, source));
+        return poison();
+    }
+    if towers.len() == 1 && !options.check_finite {
+        return towers[0].clone();
+    }
+    let scope = if options.reduction == Reduction::Mean { "average" } else { "sum" };
+    let body = || graph.name_scope(scope, || Averaging::new(graph, towers, &options, source).all());
+    graph.with_source(source, || match &options.device {
+        Some(device) => graph.device(device, body),
+        None => body(),
+    })
+}
+
+fn check(towers: &[Vec<GradAndVar<'_>>], options: &AverageOptions) -> Result<(), String> {
+    if let Some(rows) = &options.rows {
+        if rows.len() != towers.len() {
+            return Err(format!("rows must have one entry per tower: want {}, got {}", towers.len(), rows.len()));
+        }
+        if rows.iter().sum::<usize>() == 0 {
+            return Err("the towers must have at least one row together, got none".into());
+        }
+    }
+    for (i, tower) in towers.iter().enumerate().skip(1) {
+        let lacks = |these: &[GradAndVar<'_>], others: &[GradAndVar<'_>]| -> Vec<String> {
+            these.iter().filter(|a| !others.iter().any(|b| b.var == a.var)).map(|gv| gv.var.name()).collect()
+        };
+        let (missing, extra) = (lacks(&towers[0], tower), lacks(tower, &towers[0]));
+        if missing.is_empty() && extra.is_empty() && tower.len() == towers[0].len() {
+            continue;
+        }
+        let mut parts = Vec::new();
+        if !missing.is_empty() {
+            parts.push(format!("tower {i} lacks {}", quoted(&missing)));
+        }
+        if !extra.is_empty() {
+            parts.push(format!("only tower {i} has {}", quoted(&extra)));
+        }
+        if parts.is_empty() {
+            parts.push(format!("tower 0 has {} entries, tower {i} has {}", towers[0].len(), tower.len()));
+        }
+        return Err(format!(
+            "the towers' gradients must be for the same variables: {}; share variables between towers by reuse, and \
+             give all towers one var_list",
+            parts.join(", ")
+        ));
+    }
+    Ok(())
+}
+
+struct Averaging<'a, 'g> {
+    graph: &'g Graph,
+    towers: &'a [Vec<GradAndVar<'g>>],
+    options: &'a AverageOptions,
+    source: SourceLine,
+    /// Rows per tower, where they differ.
+    rows: Option<&'a [usize]>,
+    /// The absolute name scope of the whole, with a trailing slash.
+    scope: String,
+    /// The divisor by element type; all variables share it.
+    divisors: Vec<(DType, Tensor<'g>)>,
+    /// The rows of each tower as constants, by element type.
+    weights: Vec<(DType, Vec<Tensor<'g>>)>,
+}
+
+impl<'a, 'g> Averaging<'a, 'g> {
+    fn new(
+        graph: &'g Graph,
+        towers: &'a [Vec<GradAndVar<'g>>],
+        options: &'a AverageOptions,
+        source: SourceLine,
+    ) -> Self {
+        let rows = options.rows.as_deref().filter(|r| r.iter().any(|n| *n != r[0]));
+        let rows = rows.filter(|_| options.reduction == Reduction::Mean);
+        let scope = format!("{}/", graph.current_name_scope());
+        Averaging { graph, towers, options, source, rows, scope, divisors: Vec::new(), weights: Vec::new() }
+    }
+
+    fn all(mut self) -> Vec<GradAndVar<'g>> {
+        let variables: Vec<Variable<'g>> = self.towers[0].iter().map(|gv| gv.var).collect();
+        variables.into_iter().map(|var| GradAndVar { grad: self.one(var), var }).collect()
+    }
+
+    /// The mean for one variable.
+    fn one(&mut self, var: Variable<'g>) -> Option<Gradient<'g>> {
+        let mut grads: Vec<(usize, Gradient<'g>)> = Vec::new();
+        let mut absent = Vec::new();
+        for (i, tower) in self.towers.iter().enumerate() {
+            match GradAndVar::find(tower, var).and_then(|gv| gv.grad) {
+                Some(grad) => grads.push((i, grad)),
+                None => absent.push(i.to_string()),
+            }
+        }
+        if grads.is_empty() {
+            return None;
+        }
+        if grads.iter().any(|(_, g)| g.values().is_poison()) {
+            return Some(self.graph.poison_tensor().into());
+        }
+        if !absent.is_empty() {
+            let message = format!(
+                "variable '{}' has no gradient in tower {}: it counts as zero there, and the divisor stays {}",
+                var.name(),
+                absent.join(", "),
+                self.towers.len()
+            );
+            self.graph.warn(Diagnostic::at(Code::InvalidArgument, message, self.source));
+        }
+        self.graph.name_scope(&var.name(), || {
+            if self.options.check_finite {
+                grads = grads.into_iter().map(|(i, g)| (i, self.checked(var, i, g))).collect();
+            }
+            if self.towers.len() == 1 {
+                return Some(grads[0].1);
+            }
+            Some(self.joined(&grads))
+        })
+    }
+
+    fn joined(&mut self, grads: &[(usize, Gradient<'g>)]) -> Gradient<'g> {
+        let weighted: Vec<Gradient<'g>> = grads.iter().map(|&(i, g)| self.weighted(i, g)).collect();
+        let slices: Vec<IndexedSlices<'g>> = (weighted.iter())
+            .filter_map(|g| match g {
+                Gradient::Slices(s) => Some(*s),
+                Gradient::Dense(_) => None,
+            })
+            .collect();
+        if slices.len() == weighted.len() {
+            let joined = concat_rows(&slices);
+            let values = match self.options.reduction {
+                Reduction::Mean => self.divided(joined.values),
+                Reduction::Sum => self.named("Identity", &[joined.values]),
+            };
+            return IndexedSlices { values, ..joined }.into();
+        }
+        let dense: Vec<Tensor<'g>> = weighted.into_iter().map(densify).collect();
+        match (self.options.reduction, &dense[..]) {
+            (Reduction::Sum, [one]) => self.named("Identity", &[*one]).into(),
+            (Reduction::Sum, all) => self.named("AddN", all).into(),
+            (Reduction::Mean, [one]) => self.divided(*one).into(),
+            (Reduction::Mean, all) => {
+                let sum = start(self.graph, "AddN").name("sum").inputs(all.iter().copied()).tensor();
+                self.divided(sum).into()
+            }
+        }
+    }
+
+    /// A node that has the name of the scope, which is the variable's.
+    fn named(&self, op: &'static str, inputs: &[Tensor<'g>]) -> Tensor<'g> {
+        let name = format!("{}/", self.graph.current_name_scope());
+        start(self.graph, op).name(name).inputs(inputs.iter().copied()).tensor()
+    }
+
+    fn divided(&mut self, sum: Tensor<'g>) -> Tensor<'g> {
+        let dtype = sum.dtype();
+        let known = self.divisors.iter().find(|(d, _)| *d == dtype).map(|(_, t)| *t);
+        let divisor = known.unwrap_or_else(|| {
+            let (value, name) = match self.rows {
+                Some(rows) => (rows.iter().sum::<usize>(), "rows"),
+                None => (self.towers.len(), "towers"),
+            };
+            let constant = self.graph.name_scope(&self.scope, || scalar(self.graph, dtype, value as f64, name));
+            self.divisors.push((dtype, constant));
+            constant
+        });
+        self.named("RealDiv", &[sum, divisor])
+    }
+
+    /// The gradient times the tower's rows, where towers have different numbers of them.
+    fn weighted(&mut self, tower: usize, grad: Gradient<'g>) -> Gradient<'g> {
+        let Some(rows) = self.rows else { return grad };
+        let dtype = grad.values().dtype();
+        let known = self.weights.iter().position(|(d, _)| *d == dtype);
+        let index = known.unwrap_or_else(|| {
+            let constants = self.graph.name_scope(&self.scope, || {
+                (rows.iter().enumerate())
+                    .map(|(i, &n)| scalar(self.graph, dtype, n as f64, &format!("rows_of_{i}")))
+                    .collect()
+            });
+            self.weights.push((dtype, constants));
+            self.weights.len() - 1
+        });
+        let weight = self.weights[index].1[tower];
+        let times = |values: Tensor<'g>| {
+            start(self.graph, "Mul").name(format!("times_rows_{tower}")).input(values).input(weight).tensor()
+        };
+        match grad {
+            Gradient::Dense(t) => times(t).into(),
+            Gradient::Slices(s) => IndexedSlices { values: times(s.values), ..s }.into(),
+        }
+    }
+
+    /// The gradient through a check on the tower's own device.
+    fn checked(&self, var: Variable<'g>, tower: usize, grad: Gradient<'g>) -> Gradient<'g> {
+        let check = |values: Tensor<'g>| {
+            let device = values.device();
+            let device = if device.is_empty() { "no device asked".to_string() } else { device.to_string() };
+            let message = format!("the gradient of variable '{}' in tower {tower} ({device})", var.name());
+            start(self.graph, "CheckNumerics")
+                .name(format!("check_{tower}"))
+                .attr("message", message)
+                .input(values)
+                .colocate_with(values)
+                .tensor()
+        };
+        match grad {
+            Gradient::Dense(t) => check(t).into(),
+            Gradient::Slices(s) => IndexedSlices { values: check(s.values), ..s }.into(),
+        }
+    }
+}
