@@ -27,6 +27,7 @@ mod updates;
 use crate::graph::OpRef;
 
 pub use apply::{ApplyGradients, ApplyLayout, UpdateRule, VariableInputs};
+pub use placeholder::IntoPlaceholderShape;
 pub use state::VariableOptions;
 
 /// Every op type, by family.

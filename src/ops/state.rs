@@ -181,7 +181,8 @@ impl Graph {
     ) -> Variable<'g> {
         let source = self.source_line();
         let initial_name = None;
-        let made = NewVariable { shape, dtype, init, initial_name, trainable: false, collections: None, tracked: false };
+        let made =
+            NewVariable { shape, dtype, init, initial_name, trainable: false, collections: None, tracked: false };
         self.build_untracked(name, made, colocated, source)
     }
 

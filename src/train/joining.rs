@@ -48,11 +48,11 @@ pub(super) fn gate<'g>(graph: &'g Graph, grads: &[Option<Gradient<'g>>]) -> Inpu
     if grads.iter().flatten().any(|g| g.values().is_poison()) {
         return grads.iter().map(|g| g.map(|_| graph.poison_tensor().into())).collect();
     }
-    graph.name_scope("tuple", || {
+    let body = || {
         let mut ids: Vec<NodeId> = grads.iter().flatten().map(|g| g.op().id()).collect();
         ids.sort_unstable();
         ids.dedup();
-        let gate = graph.no_device(|| group_by_device(graph, &ids));
+        let gate = group_by_device(graph, &ids);
         let gated = |tensor: Tensor<'g>| {
             let builder = start(graph, "Identity").name("control_dependency");
             builder.input(tensor).control(gate).colocate_with(tensor).tensor()
@@ -65,7 +65,9 @@ pub(super) fn gate<'g>(graph: &'g Graph, grads: &[Option<Gradient<'g>>]) -> Inpu
                 })
             })
             .collect()
-    })
+    };
+    // What is gated is where it is; scopes around do not move it.
+    graph.name_scope("tuple", || graph.no_colocation(body))
 }
 
 /// TensorFlow's `group`: one NoOp per device of these nodes, and one over them where there are several.

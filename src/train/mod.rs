@@ -2,11 +2,21 @@
 
 mod apply;
 mod average;
+mod clip;
 mod gradients;
 mod joining;
 mod optimizer;
 mod parts;
+mod schedule;
+mod split;
+mod summary;
+mod towers;
 
 pub use average::{AverageOptions, Reduction, average_gradients};
+pub use clip::{clip_by_global_norm, clip_by_norm, clip_by_value, clip_each_by_norm, clip_each_by_value, global_norm};
 pub use gradients::{GradOptions, UnconnectedGradients, gradients};
 pub use optimizer::{ApplyOptions, ComputeOptions, GateGradients, GradAndVar, Hyper, Optimizer};
+pub use schedule::{cosine_decay, exponential_decay, get_or_create_global_step, piecewise_constant, polynomial_decay};
+pub use split::split_batch;
+pub use summary::TowerSummary;
+pub use towers::{BuiltTowers, Tower, Towers};
