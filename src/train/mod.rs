@@ -1,6 +1,8 @@
 //! Training: gradients, averaging over towers, optimizers, schedules. All of it only builds more graph.
 
 mod apply;
+#[cfg(test)]
+mod apply_tests;
 mod average;
 mod clip;
 mod gradients;
