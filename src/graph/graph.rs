@@ -39,6 +39,8 @@ pub(super) struct Inner {
     pub warnings: Vec<Diagnostic>,
     pub finalized: Option<SourceLine>,
     pub seed: Option<i64>,
+    /// How many ops took their second seed from the graph.
+    pub derived_seeds: i64,
 }
 
 impl Default for Graph {
@@ -63,6 +65,7 @@ impl Graph {
                 warnings: Vec::new(),
                 finalized: None,
                 seed: None,
+                derived_seeds: 0,
             }),
         }
     }
@@ -182,18 +185,24 @@ impl Graph {
         self.lock().seed = Some(seed);
     }
 
-    /// The two seeds of a new random op, by TensorFlow's rule: an op seed alone goes with the default graph seed, a
-    /// graph seed alone with the number of nodes so far. Neither: `(0, 0)`, which asks for entropy.
+    /// The two seeds of a new random op, by TensorFlow's rule: an op seed alone goes with the default graph seed; with
+    /// a graph seed alone, the second counts the ops that asked before. Neither: `(0, 0)`, which asks for entropy.
     pub fn seeds(&self, op_seed: Option<i64>) -> (i64, i64) {
         const DEFAULT_GRAPH_SEED: i64 = 87654321;
-        let inner = self.lock();
-        match (inner.seed, op_seed) {
-            (Some(graph), Some(op)) if (graph, op) == (0, 0) => (0, (1 << 31) - 1),
-            (Some(graph), Some(op)) => (graph, op),
-            (Some(graph), None) => (graph, inner.nodes.len() as i64),
-            (None, Some(op)) => (DEFAULT_GRAPH_SEED, op),
-            (None, None) => (0, 0),
-        }
+        const LARGEST: i64 = (1 << 31) - 1;
+        let mut inner = self.lock();
+        let seeds = match (inner.seed, op_seed) {
+            (Some(graph), Some(op)) => (graph.rem_euclid(LARGEST), op.rem_euclid(LARGEST)),
+            (Some(graph), None) => {
+                let count = inner.derived_seeds;
+                inner.derived_seeds += 1;
+                (graph.rem_euclid(LARGEST), count.rem_euclid(LARGEST))
+            }
+            (None, Some(op)) => (DEFAULT_GRAPH_SEED, op.rem_euclid(LARGEST)),
+            (None, None) => return (0, 0),
+        };
+        // Two zeros would ask for entropy.
+        if seeds == (0, 0) { (0, LARGEST) } else { seeds }
     }
 
     /// A tensor whose error is already reported.

@@ -8,16 +8,26 @@ mod apply_kernels;
 mod apply_rules;
 mod barrier;
 mod bias;
+mod broadcast_to;
 mod concat;
 mod constant;
 mod copy;
 mod gather;
 mod identity;
 mod initializer;
+mod philox;
 mod placeholder;
+mod qr;
+mod random;
+mod random_build;
+mod sequence;
+mod slice;
 mod softmax;
 mod split;
+mod stack;
 mod state;
+mod strided;
+mod strided_slice;
 mod support;
 #[cfg(test)]
 mod table_tests;
@@ -29,6 +39,7 @@ use crate::graph::OpRef;
 pub use apply::{ApplyGradients, ApplyLayout, UpdateRule, VariableInputs};
 pub use placeholder::IntoPlaceholderShape;
 pub use state::VariableOptions;
+pub use strided_slice::Index;
 
 /// Every op type, by family.
 pub static TABLE: &[OpRef] = &[
@@ -44,6 +55,16 @@ pub static TABLE: &[OpRef] = &[
     &concat::ConcatOffset,
     &split::Split,
     &split::SplitV,
+    &slice::Slice,
+    &slice::Pad,
+    &strided_slice::StridedSlice,
+    &strided_slice::StridedSliceGrad,
+    &stack::Pack,
+    &stack::Unpack,
+    &broadcast_to::BroadcastTo,
+    &broadcast_to::ReverseV2,
+    &sequence::Range,
+    &sequence::OneHot,
     &barrier::StopGradient,
     &barrier::Print,
     &gather::GatherV2,
@@ -54,6 +75,12 @@ pub static TABLE: &[OpRef] = &[
     &softmax::SparseSoftmaxCrossEntropyWithLogits,
     &bias::BiasAdd,
     &bias::BiasAddGrad,
+    &random::RandomUniform,
+    &random::RandomStandardNormal,
+    &random::TruncatedNormal,
+    &random::RandomUniformInt,
+    &qr::Qr,
+    &qr::DiagPart,
     &updates::AssignAdd,
     &updates::AssignSub,
     &updates::ScatterAdd,

@@ -3,11 +3,12 @@
 use super::identity::Identity;
 use super::initializer::initial_value;
 use super::no_kernel;
+use super::support::{build, node, scoped};
 use crate::base::{Array, Code, DType, Diagnostic, IntoShape, Shape, SourceLine, num_elements};
 use crate::device::CpuKernel;
 use crate::graph::{
-    Attrs, Entry, Fact, Graph, InferContext, Init, KernelContext, Lookup, Op, Operation, Regularizer, Traits, Variable,
-    keys,
+    Attrs, Entry, Fact, Graph, InferContext, Init, KernelContext, Lookup, Op, Operation, Regularizer, Tensor, Traits,
+    Variable, keys,
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -163,7 +164,7 @@ impl Graph {
             })
         });
         if let (Some(Regularizer::L2(scale)), false) = (regularizer, variable.is_poison()) {
-            let _ = scale; // ADD_L2
+            self.add_l2_penalty(variable, scale);
         }
         variable
     }
@@ -303,6 +304,31 @@ impl Graph {
     pub fn poison_variable(&self) -> Variable<'_> {
         let op = self.poison_operation();
         Variable::new(op, self.poison_tensor(), op)
+    }
+
+    /// Adds `scale · sum(w²) / 2` of a variable to the regularization losses, as `NAME/Regularizer/l2_regularizer` on
+    /// the variable's device.
+    #[track_caller]
+    pub fn add_l2_penalty<'g>(&'g self, variable: Variable<'g>, scale: f64) -> Tensor<'g> {
+        let source = self.source_line();
+        let dtype = variable.dtype();
+        let Ok(scale) = Array::from_f64(dtype, &[], &[scale]) else { return self.poison_tensor() };
+        if variable.is_poison() {
+            return self.poison_tensor();
+        }
+        let penalty = self.with_source(source, || {
+            self.colocate_with(variable, || {
+                self.name_scope(&format!("{}/Regularizer/", variable.name()), || {
+                    scoped(self, "l2_regularizer", |name| {
+                        let scale = self.constant_named("scale", scale);
+                        let loss = build("L2Loss", "", &[variable.value()]);
+                        node(self, "Mul").name(name).inputs([scale, loss]).tensor()
+                    })
+                })
+            })
+        });
+        self.add_to_collection(keys::REGULARIZATION_LOSSES, penalty);
+        penalty
     }
 
     /// An operation that runs the initializers of all variables that are there now, named `init`.
