@@ -24,13 +24,10 @@ pub(super) fn initial_value<'g>(graph: &'g Graph, init: &Init, dims: &[usize], d
         Init::Constant(value) => filled(graph, "Const", value, dims, dtype),
         Init::Data(ref data) => graph.constant_named("Const", Array::clone(data)),
         Init::RandomUniform { min, max, seed } if floating || dtype.is_integer() => {
-            if !(min < max || (floating && min == max)) {
-                return refuse(format!("a uniform initial value needs min below max, got {min} and {max}"));
-            }
             draw(graph, Draw::Uniform { min, max }, dims, dtype, seed)
         }
         _ if !floating => refuse(format!("a random initial value must be float32 or float64, got {dtype}")),
-        Init::RandomUniform { min, max, seed } => draw(graph, Draw::Uniform { min, max }, dims, dtype, seed),
+        Init::RandomUniform { .. } => refuse(format!("a uniform initial value must be a number, got {dtype}")),
         Init::TruncatedNormal { mean, stddev, seed } => {
             draw(graph, Draw::TruncatedNormal { mean, stddev }, dims, dtype, seed)
         }

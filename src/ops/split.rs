@@ -225,7 +225,6 @@ impl<'g> Tensor<'g> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::base::DType;
     use crate::graph::Graph;
 
