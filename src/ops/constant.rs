@@ -2,7 +2,9 @@
 
 use crate::base::{Array, IntoArray};
 use crate::device::CpuKernel;
-use crate::graph::{Attrs, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
+use crate::graph::{
+    Attrs, Case, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
+};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -35,6 +37,12 @@ impl Op for Const {
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         let _ = c;
         Err("a constant is laid down when the step is planned".into())
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let value = super::values::ints(&[3, 4]);
+        let attrs = Attrs::new().with("dtype", value.dtype()).with("value", Arc::new(value.clone()));
+        vec![super::values::case_with(attrs, vec![], vec![value], false)]
     }
 }
 

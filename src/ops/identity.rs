@@ -1,9 +1,10 @@
 //! `Identity` and `NoOp`: nodes that only order and name things. Nothing runs for them.
 
+use super::values::{case, float};
 use super::{like_input, no_kernel};
 use crate::device::CpuKernel;
 use crate::graph::{
-    Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Operation, Tensor, Traits,
+    Case, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Operation, Tensor, Traits,
 };
 
 /// TensorFlow's `Identity`: the bytes of its input under another name.
@@ -29,6 +30,10 @@ impl Op for Identity {
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         no_kernel()
     }
+
+    fn cases(&self) -> Vec<Case> {
+        vec![case(vec![float(&[2], &[1.0, -2.0])], vec![float(&[2], &[1.0, -2.0])], true)]
+    }
 }
 
 /// TensorFlow's `NoOp`: control inputs, no outputs.
@@ -46,6 +51,10 @@ impl Op for NoOp {
 
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         no_kernel()
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        vec![case(vec![], vec![], false)]
     }
 }
 

@@ -8,19 +8,39 @@ mod apply_kernels;
 mod apply_rules;
 mod barrier;
 mod bias;
+mod binary;
+mod binary_grad;
+mod broadcast;
 mod broadcast_to;
+mod cast;
+mod compare;
 mod concat;
 mod constant;
 mod copy;
+mod cumulative;
+mod elementwise;
+mod functions;
 mod gather;
+mod helpers;
 mod identity;
 mod initializer;
+mod likes;
+mod matmul;
+mod matmul_kernel;
+mod number;
+mod operators;
 mod philox;
 mod placeholder;
 mod qr;
 mod random;
 mod random_build;
+mod reduce;
+mod reduce_grad;
+mod reduce_kernel;
+mod select;
 mod sequence;
+mod shape_facts;
+mod shape_ops;
 mod slice;
 mod softmax;
 mod split;
@@ -31,13 +51,19 @@ mod strided_slice;
 mod support;
 #[cfg(test)]
 mod table_tests;
+mod tile;
 mod transpose;
+mod unary;
+mod unary_grad;
 mod updates;
+mod values;
 
 use crate::graph::OpRef;
 
 pub use apply::{ApplyGradients, ApplyLayout, UpdateRule, VariableInputs};
+pub use operators::Operand;
 pub use placeholder::IntoPlaceholderShape;
+pub use shape_ops::ShapeArg;
 pub use state::VariableOptions;
 pub use strided_slice::Index;
 
@@ -87,6 +113,78 @@ pub static TABLE: &[OpRef] = &[
     &updates::ScatterSub,
     &updates::ScatterUpdate,
     &apply::ApplyGradients,
+    // Shapes.
+    &shape_facts::ShapeOp,
+    &shape_facts::Size,
+    &shape_facts::Rank,
+    &shape_ops::Reshape,
+    &shape_ops::ExpandDims,
+    &shape_ops::Squeeze,
+    &tile::Tile,
+    &tile::Fill,
+    // Arithmetic.
+    &binary::ADD_V2,
+    &binary::SUB,
+    &binary::MUL,
+    &binary::REAL_DIV,
+    &binary::FLOOR_DIV,
+    &binary::FLOOR_MOD,
+    &binary::MAXIMUM,
+    &binary::MINIMUM,
+    &binary::POW,
+    &binary::SQUARED_DIFFERENCE,
+    &broadcast::BroadcastGradientArgs,
+    &matmul::MatMul,
+    &unary::NEG,
+    &unary::ABS,
+    &unary::SIGN,
+    &unary::SQUARE,
+    &unary::FLOOR,
+    &unary::SQRT,
+    &unary::RSQRT,
+    &unary::RECIPROCAL,
+    &unary::EXP,
+    &unary::LOG,
+    &unary::LOG1P,
+    &unary::TANH,
+    &unary::SIGMOID,
+    &unary::SOFTPLUS,
+    &unary::RELU,
+    &unary::RELU6,
+    &unary_grad::RELU_GRAD,
+    &unary_grad::RELU6_GRAD,
+    &unary_grad::TANH_GRAD,
+    &unary_grad::SIGMOID_GRAD,
+    &unary_grad::SQRT_GRAD,
+    &unary_grad::RSQRT_GRAD,
+    &unary_grad::RECIPROCAL_GRAD,
+    &unary_grad::SOFTPLUS_GRAD,
+    &cast::Cast,
+    &likes::ZEROS_LIKE,
+    &likes::ONES_LIKE,
+    // Comparisons and choices.
+    &compare::EQUAL,
+    &compare::NOT_EQUAL,
+    &compare::LESS,
+    &compare::LESS_EQUAL,
+    &compare::GREATER,
+    &compare::GREATER_EQUAL,
+    &compare::LOGICAL_AND,
+    &compare::LOGICAL_OR,
+    &compare::LogicalNot,
+    &select::SELECT,
+    &select::SELECT_V2,
+    // Reductions.
+    &reduce::SUM,
+    &reduce::MEAN,
+    &reduce::PROD,
+    &reduce::MAX,
+    &reduce::MIN,
+    &reduce::ALL,
+    &reduce::ANY,
+    &reduce::L2Loss,
+    &cumulative::CUMSUM,
+    &cumulative::CUMPROD,
 ];
 
 /// The op type of this name, if turret has it.

@@ -1,0 +1,80 @@
+//! `ZerosLike` and `OnesLike`: tensors of another's type and shape.
+
+use super::elementwise::fill;
+use super::number::Number;
+use super::values::{case, float, ints};
+use crate::base::{Bool8, DType};
+use crate::device::CpuKernel;
+use crate::graph::{Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
+
+/// TensorFlow's `ZerosLike` and `OnesLike`.
+pub struct LikeOp {
+    name: &'static str,
+    ones: bool,
+}
+
+/// TensorFlow's `ZerosLike`.
+pub static ZEROS_LIKE: LikeOp = LikeOp { name: "ZerosLike", ones: false };
+
+/// TensorFlow's `OnesLike`.
+pub static ONES_LIKE: LikeOp = LikeOp { name: "OnesLike", ones: true };
+
+impl Op for LikeOp {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { no_gradient: true, ..Traits::default() }
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        super::like_input(c)
+    }
+
+    fn gradient<'g>(&self, _c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+        Some(vec![None])
+    }
+
+    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        fn set<T: Number>(ones: bool) -> CpuKernel {
+            Box::new(move |l| {
+                fill(l.team(), l.output::<T>(0), if ones { T::ONE } else { T::ZERO });
+                Ok(())
+            })
+        }
+        let ones = self.ones;
+        Ok(match c.inputs[0].dtype {
+            DType::F32 => set::<f32>(ones),
+            DType::F64 => set::<f64>(ones),
+            DType::I32 => set::<i32>(ones),
+            DType::I64 => set::<i64>(ones),
+            DType::Bool => Box::new(move |l| {
+                l.output::<Bool8>(0).fill(Bool8::from(ones));
+                Ok(())
+            }),
+        })
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let one = i32::from(self.ones);
+        vec![
+            case(vec![float(&[2, 1], &[5.0, f32::NAN])], vec![float(&[2, 1], &[one as f32; 2])], false),
+            case(vec![ints(&[3, 4])], vec![ints(&[one; 2])], false),
+        ]
+    }
+}
+
+impl<'g> Tensor<'g> {
+    /// Zeros of this tensor's type and shape, named `zeros_like`.
+    #[track_caller]
+    pub fn zeros_like(self) -> Tensor<'g> {
+        self.graph().node_of(&ZEROS_LIKE).name("zeros_like").input(self).tensor()
+    }
+
+    /// Ones of this tensor's type and shape, named `ones_like`.
+    #[track_caller]
+    pub fn ones_like(self) -> Tensor<'g> {
+        self.graph().node_of(&ONES_LIKE).name("ones_like").input(self).tensor()
+    }
+}

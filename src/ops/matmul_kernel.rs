@@ -1,0 +1,241 @@
+//! Products of matrices on the host: crate `gemm` on fixed blocks; loops of our own where one side is a vector.
+//!
+//! Invariant: what is cut into blocks, and where, depends on the sizes alone, so that results are bit-equal for any
+//! number of threads.
+
+use super::elementwise::{Dispatch, Shared, Wide};
+use super::number::Number;
+use crate::device::CpuKernel;
+use pulp::NullaryFnOnce;
+use std::ops::Range;
+
+/// Multiplications and additions that are worth a block of their own.
+const BLOCK_FLOPS: usize = 8_000_000;
+/// The largest number of rows of a block: its rows of both sides stay in the second cache.
+const BLOCK_ROWS: usize = 500;
+/// Blocks that a product of enough work is cut into at least.
+const BLOCKS: usize = 4;
+
+/// The sizes of a product `[m, k]` by `[k, n]`, and how its sides are laid out.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    m: usize,
+    k: usize,
+    n: usize,
+    /// Steps of the left side along rows and columns.
+    a: (usize, usize),
+    /// Steps of the right side.
+    b: (usize, usize),
+}
+
+impl Sizes {
+    pub(super) fn new(m: usize, k: usize, n: usize, transposed: (bool, bool)) -> Sizes {
+        let a = if transposed.0 { (1, m) } else { (k, 1) };
+        let b = if transposed.1 { (1, k) } else { (n, 1) };
+        Sizes { m, k, n, a, b }
+    }
+
+    fn flops(&self) -> usize {
+        self.m.saturating_mul(self.n).saturating_mul(self.k).saturating_mul(2)
+    }
+
+    /// Rows and columns of a block.
+    fn block(&self) -> (usize, usize) {
+        let wanted = self.m.div_ceil(BLOCK_ROWS).max((self.flops() / BLOCK_FLOPS).min(BLOCKS)).max(1);
+        let even = |size: usize| size.div_ceil(wanted).next_multiple_of(16).max(32);
+        // Few rows are left together, and the columns cut.
+        if self.m >= 32 * wanted || self.m >= self.n { (even(self.m), self.n) } else { (self.m, even(self.n)) }
+    }
+}
+
+/// The kernel for `float` types.
+pub(super) fn floats<T: Number>(sizes: Sizes) -> CpuKernel {
+    let Sizes { m, k, n, a, b } = sizes;
+    if k == 0 {
+        return Box::new(|l| {
+            l.output::<T>(0).fill(T::ZERO);
+            Ok(())
+        });
+    }
+    if n == 1 {
+        // `b` is a vector whichever way it is laid out.
+        return matrix_by_vector::<T, Wide>(m, k, a, (0, 1));
+    }
+    if m == 1 {
+        // The same, seen from the other side.
+        return matrix_by_vector::<T, Wide>(n, k, (b.1, b.0), (1, 0));
+    }
+    if k == 1 {
+        return outer::<T>(m, n);
+    }
+    let (rows, columns) = sizes.block();
+    let across = n.div_ceil(columns.max(1));
+    Box::new(move |l| {
+        if m == 0 || n == 0 {
+            return Ok(());
+        }
+        let (x, y) = (l.input::<T>(0), l.input::<T>(1));
+        let o = Shared::new(l.output::<T>(0).as_mut_ptr());
+        l.team().run(m.div_ceil(rows) * across, |i| {
+            let (row, column) = (i / across * rows, i % across * columns);
+            let (height, width) = (rows.min(m - row), columns.min(n - column));
+            // SAFETY: the steps address elements within both sides; blocks are disjoint parts of the output.
+            unsafe {
+                gemm::gemm(
+                    height,
+                    width,
+                    k,
+                    o.get().add(row * n + column),
+                    1,
+                    n as isize,
+                    false,
+                    x.as_ptr().add(row * a.0),
+                    a.1 as isize,
+                    a.0 as isize,
+                    y.as_ptr().add(column * b.1),
+                    b.1 as isize,
+                    b.0 as isize,
+                    T::ZERO,
+                    T::ONE,
+                    false,
+                    false,
+                    false,
+                    gemm::Parallelism::None,
+                );
+            }
+        });
+        Ok(())
+    })
+}
+
+/// The kernel for integers, which wrap.
+pub(super) fn integers<T: Number>(sizes: Sizes) -> CpuKernel {
+    let Sizes { m, k, n, a, b } = sizes;
+    Box::new(move |l| {
+        let (x, y, o) = (l.input::<T>(0), l.input::<T>(1), l.output::<T>(0));
+        o.fill(T::ZERO);
+        for i in 0..m {
+            for p in 0..k {
+                let left = x[i * a.0 + p * a.1];
+                for j in 0..n {
+                    o[i * n + j] = o[i * n + j].plus(left.times(y[p * b.0 + j * b.1]));
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// `o[i, j] = x[i] * y[j]`.
+fn outer<T: Number>(m: usize, n: usize) -> CpuKernel {
+    super::elementwise::binary::<T, T, super::binary::Times, Wide>(
+        &[m, 1].as_slice().into(),
+        &[1, n].as_slice().into(),
+        &[m, n].as_slice().into(),
+        super::binary::Times,
+    )
+}
+
+/// Elements of the matrix that are one part.
+const VECTOR_GRAIN: usize = 1 << 16;
+/// Results that are summed side by side where the matrix's columns lie together.
+const STRIP: usize = 128;
+
+/// `o[i] = Σ matrix[i, p] * vector[p]` for a matrix `[m, k]` with these steps; `sides` tells which inputs the two are.
+fn matrix_by_vector<T: Number, D: Dispatch>(
+    m: usize,
+    k: usize,
+    steps: (usize, usize),
+    sides: (usize, usize),
+) -> CpuKernel {
+    let by_rows = steps.1 == 1;
+    // Either whole rows, or strips of results whose summands lie together.
+    let grain = (VECTOR_GRAIN / k).max(1);
+    let grain = if by_rows { grain } else { grain.next_multiple_of(STRIP / 4).min(STRIP) };
+    Box::new(move |l| {
+        let (matrix, vector) = (l.input::<T>(sides.0), l.input::<T>(sides.1));
+        let o = Shared::new(l.output::<T>(0).as_mut_ptr());
+        l.team().chunks(m, grain, |rows| {
+            // SAFETY: chunks are disjoint parts of the output.
+            let o = unsafe { std::slice::from_raw_parts_mut(o.get().add(rows.start), rows.len()) };
+            if by_rows { D::run(Dots { matrix, vector, o, rows }) } else { D::run(Sums { matrix, vector, o, rows, m }) }
+        });
+        Ok(())
+    })
+}
+
+/// Each result is the product of a row and the vector.
+struct Dots<'a, T> {
+    matrix: &'a [T],
+    vector: &'a [T],
+    o: &'a mut [T],
+    rows: Range<usize>,
+}
+
+impl<T: Number> NullaryFnOnce for Dots<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        const LANES: usize = 32;
+        let k = self.vector.len();
+        for (o, row) in self.o.iter_mut().zip(self.rows) {
+            let row = &self.matrix[row * k..(row + 1) * k];
+            let mut lanes = [T::ZERO; LANES];
+            let (xs, ys) = (row.chunks_exact(LANES), self.vector.chunks_exact(LANES));
+            let rest = xs.remainder().iter().zip(ys.remainder());
+            let rest = rest.fold(T::ZERO, |sum, (x, y)| sum.plus(x.times(*y)));
+            for (xs, ys) in xs.zip(ys) {
+                for i in 0..LANES {
+                    lanes[i] = lanes[i].plus(xs[i].times(ys[i]));
+                }
+            }
+            let mut width = LANES / 2;
+            while width > 0 {
+                for i in 0..width {
+                    lanes[i] = lanes[i].plus(lanes[i + width]);
+                }
+                width /= 2;
+            }
+            *o = lanes[0].plus(rest);
+        }
+    }
+}
+
+/// The results are the sum of the matrix's columns, each times an element of the vector.
+struct Sums<'a, T> {
+    matrix: &'a [T],
+    vector: &'a [T],
+    o: &'a mut [T],
+    rows: Range<usize>,
+    m: usize,
+}
+
+impl<T: Number> NullaryFnOnce for Sums<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Sums { matrix, vector, o, rows, m } = self;
+        let width = o.len();
+        let mut sums = [T::ZERO; STRIP];
+        let sums = &mut sums[..width];
+        let at = |p: usize| &matrix[p * m + rows.start..][..width];
+        let mut p = 0;
+        while p + 4 <= vector.len() {
+            let (v, x) = (&vector[p..p + 4], [at(p), at(p + 1), at(p + 2), at(p + 3)]);
+            for i in 0..width {
+                let low = x[0][i].times(v[0]).plus(x[1][i].times(v[1]));
+                let high = x[2][i].times(v[2]).plus(x[3][i].times(v[3]));
+                sums[i] = sums[i].plus(low.plus(high));
+            }
+            p += 4;
+        }
+        for (p, v) in vector.iter().enumerate().skip(p) {
+            for (sum, x) in sums.iter_mut().zip(at(p)) {
+                *sum = sum.plus(x.times(*v));
+            }
+        }
+        o.copy_from_slice(sums);
+    }
+}

@@ -1,0 +1,143 @@
+//! Facts of a tensor's shape as values: `Shape`, `Size`, `Rank`.
+//!
+//! Invariant: of a shape that is known when the graph is built they are constants of the same name, as TensorFlow
+//! builds them.
+
+use super::values::{case, float, ints};
+use crate::base::{Array, DType, Dims, Element, Shape};
+use crate::device::{CpuKernel, Launch};
+use crate::graph::{
+    Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
+};
+use smallvec::smallvec;
+
+/// The attribute `out_type`.
+fn out_type(attrs: &Attrs) -> Result<DType, String> {
+    match attrs.dtype("out_type").unwrap_or(DType::I32) {
+        dtype if dtype.is_integer() => Ok(dtype),
+        dtype => Err(format!("attribute 'out_type' must be int32 or int64, got {dtype}")),
+    }
+}
+
+/// The values as an array, if they fit.
+fn values(values: Dims, dtype: DType, shape: &Shape) -> Option<Array> {
+    let dims = shape.to_dims()?;
+    match dtype {
+        DType::I64 => {
+            Array::new(&dims, &values.iter().map(|&v| i64::try_from(v).ok()).collect::<Option<Vec<_>>>()?).ok()
+        }
+        _ => Array::new(&dims, &values.iter().map(|&v| i32::try_from(v).ok()).collect::<Option<Vec<_>>>()?).ok(),
+    }
+}
+
+fn copy_out<T: Element>(l: &Launch<'_>, values: &Array) -> Result<(), String> {
+    l.output::<T>(0).copy_from_slice(values.as_slice().map_err(|e| e.to_string())?);
+    Ok(())
+}
+
+/// Defines an op whose output is a fact of its input's shape, laid down when the step is planned.
+macro_rules! shape_fact {
+    ($(#[$doc:meta])* $op:ident = $name:literal, $facts:expr, $dims_of_output:expr, $case:expr) => {
+        $(#[$doc])*
+        pub struct $op;
+
+        impl Op for $op {
+            fn name(&self) -> &'static str {
+                $name
+            }
+
+            fn traits(&self) -> Traits {
+                Traits { no_gradient: true, ..Traits::default() }
+            }
+
+            fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+                c.want_inputs(1)?;
+                let output: fn(&Shape) -> Shape = $dims_of_output;
+                Ok(vec![Fact::new(out_type(c.attrs)?, output(c.shape(0)))])
+            }
+
+            fn gradient<'g>(&self, _c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+                Some(vec![None])
+            }
+
+            fn cost(&self, _c: &KernelContext<'_>) -> Cost {
+                Cost::default()
+            }
+
+            fn value_of_shapes(&self, c: &InferContext<'_>) -> Option<Array> {
+                let facts: fn(&[Option<usize>]) -> Option<Dims> = $facts;
+                values(facts(c.shape(0).dims()?)?, out_type(c.attrs).ok()?, &self.infer(c).ok()?[0].shape)
+            }
+
+            fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+                let facts: fn(&[Option<usize>]) -> Option<Dims> = $facts;
+                let dims: Vec<Option<usize>> = c.inputs[0].dims.iter().copied().map(Some).collect();
+                let shape = Shape::known(&c.outputs[0].dims);
+                let values = facts(&dims).and_then(|v| values(v, out_type(c.attrs).ok()?, &shape));
+                let values = values.ok_or("the value does not fit int32; set out_type to int64")?;
+                Ok(Box::new(move |l| match values.dtype() {
+                    DType::I64 => copy_out::<i64>(l, &values),
+                    _ => copy_out::<i32>(l, &values),
+                }))
+            }
+
+            fn cases(&self) -> Vec<Case> {
+                vec![case(vec![float(&[3, 2], &[0.0; 6])], vec![$case], false)]
+            }
+        }
+    };
+}
+
+shape_fact!(
+    /// TensorFlow's `Shape`: the sizes of its input, of type `out_type` (`int32`).
+    ShapeOp = "Shape",
+    |dims| dims.iter().copied().collect(),
+    |shape| shape.rank().map_or(Shape::of_rank(1), |rank| Shape::known(&[rank])),
+    ints(&[3, 2])
+);
+shape_fact!(
+    /// TensorFlow's `Size`: the number of elements of its input, of type `out_type` (`int32`).
+    Size = "Size",
+    |dims| Some(smallvec![crate::base::num_elements(&dims.iter().copied().collect::<Option<Dims>>()?)?]),
+    |_| Shape::scalar(),
+    Array::scalar(6i32)
+);
+shape_fact!(
+    /// TensorFlow's `Rank`: the number of axes of its input.
+    Rank = "Rank",
+    |dims| Some(smallvec![dims.len()]),
+    |_| Shape::scalar(),
+    Array::scalar(2i32)
+);
+
+impl<'g> Tensor<'g> {
+    /// The sizes as an `int32` vector: a constant `Shape` where all are known.
+    #[track_caller]
+    pub fn shape_tensor(self) -> Tensor<'g> {
+        let sizes = self.shape().to_dims().and_then(|d| d.iter().map(|&d| i32::try_from(d).ok()).collect());
+        self.fact::<Vec<i32>>(&ShapeOp, sizes)
+    }
+
+    /// The number of elements as an `int32` scalar: a constant `Size` where it is known.
+    #[track_caller]
+    pub fn size_tensor(self) -> Tensor<'g> {
+        let size = self.shape().num_elements().and_then(|n| i32::try_from(n).ok());
+        self.fact(&Size, size)
+    }
+
+    /// The number of axes as an `int32` scalar: a constant `Rank` where it is known.
+    #[track_caller]
+    pub fn rank_tensor(self) -> Tensor<'g> {
+        let rank = self.shape().rank().map(|r| r as i32);
+        self.fact(&Rank, rank)
+    }
+
+    #[track_caller]
+    fn fact<V: crate::base::IntoArray>(self, op: crate::graph::OpRef, known: Option<V>) -> Tensor<'g> {
+        match known {
+            _ if self.is_poison() => self,
+            Some(value) => self.graph().constant_named(op.name(), value),
+            None => self.graph().node_of(op).input(self).tensor(),
+        }
+    }
+}

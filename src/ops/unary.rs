@@ -1,0 +1,176 @@
+//! Element-wise functions of one tensor: `Neg`, `Abs`, `Sign`, `Square`, `Sqrt`, `Rsqrt`, `Reciprocal`, `Exp`, `Log`,
+//! `Log1p`, `Tanh`, `Sigmoid`, `Softplus`, `Relu`, `Relu6`, `Floor`.
+//!
+//! Absent: what the gradients are (`unary_grad.rs`), and the functions themselves (`functions.rs`).
+
+use super::elementwise::{Map1, Plain, Wide, unary};
+use super::functions as f;
+use super::unary_grad as grad;
+use super::values::{array, case, float, ints};
+use crate::base::DType;
+use crate::device::CpuKernel;
+use crate::graph::{Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
+
+/// An element-wise op of one input, whose output has its type and shape.
+pub struct UnaryOp {
+    pub(super) name: &'static str,
+    floats_only: bool,
+    no_gradient: bool,
+    /// Floating-point operations per element, for the cost.
+    flops: f64,
+    kernel: fn(&KernelContext<'_>) -> Result<CpuKernel, String>,
+    gradient: for<'g> fn(&GradContext<'g>) -> Option<InputGradients<'g>>,
+    cases: fn() -> Vec<Case>,
+}
+
+impl Op for UnaryOp {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { in_place: &[0], no_gradient: self.no_gradient, ..Traits::default() }
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        c.want_inputs(1)?;
+        let dtype = c.dtype(0);
+        if dtype == DType::Bool || self.floats_only && !dtype.is_floating() {
+            let want = if self.floats_only { "float32 or float64" } else { "a number" };
+            return Err(format!("want {want}, got {dtype}; cast the input"));
+        }
+        super::like_input(c)
+    }
+
+    fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+        (self.gradient)(c)
+    }
+
+    fn cost(&self, c: &KernelContext<'_>) -> Cost {
+        let bytes = (c.inputs[0].bytes() + c.outputs[0].bytes()) as f64;
+        Cost { flops: self.flops * c.outputs[0].len() as f64, bytes }
+    }
+
+    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        (self.kernel)(c)
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        (self.cases)()
+    }
+}
+
+fn floats<F: Map1<f32, f32> + Map1<f64, f64>>(c: &KernelContext<'_>, f: F) -> Result<CpuKernel, String> {
+    match c.inputs[0].dtype {
+        DType::F32 => Ok(unary::<f32, f32, F, Wide>(0, f)),
+        DType::F64 => Ok(unary::<f64, f64, F, Wide>(0, f)),
+        other => Err(format!("there is no kernel for {other}")),
+    }
+}
+
+fn numbers<F>(c: &KernelContext<'_>, f: F) -> Result<CpuKernel, String>
+where
+    F: Map1<f32, f32> + Map1<f64, f64> + Map1<i32, i32> + Map1<i64, i64>,
+{
+    match c.inputs[0].dtype {
+        DType::I32 => Ok(unary::<i32, i32, F, Plain>(0, f)),
+        DType::I64 => Ok(unary::<i64, i64, F, Plain>(0, f)),
+        _ => floats(c, f),
+    }
+}
+
+/// Points at which every function here is smooth, with and without a sign.
+const SIGNED: [f32; 6] = [-2.5, -1.25, -0.0625, 0.3, 1.7, 7.5];
+const POSITIVE: [f32; 4] = [0.04, 0.5, 1.0, 9.0];
+
+/// A case with outputs from an independent formula in `f64`, and one that is too short for a whole register.
+fn points(points: &[f32], formula: fn(f64) -> f64) -> Vec<Case> {
+    let expected: Vec<f32> = points.iter().map(|&x| formula(x.into()) as f32).collect();
+    let dims = [points.len() / 2, 2];
+    vec![
+        case(vec![float(&dims, points)], vec![float(&dims, &expected)], true),
+        case(vec![float(&[], &points[..1])], vec![float(&[], &expected[..1])], true),
+        case(vec![float(&[0, 3], &[])], vec![float(&[0, 3], &[])], false),
+    ]
+}
+
+macro_rules! unary_ops {
+    ($($(#[$doc:meta])* $op:ident = $name:literal, $method:ident, $kind:ident($function:expr), $flops:literal,
+       $flat:literal, $gradient:expr, $cases:expr;)*) => {
+        $($(#[$doc])*
+        pub static $op: UnaryOp = UnaryOp {
+            name: $name,
+            floats_only: unary_ops!(@only $kind),
+            no_gradient: $flat,
+            flops: $flops,
+            kernel: |c| $kind(c, $function),
+            gradient: $gradient,
+            cases: || $cases,
+        };)*
+
+        impl<'g> Tensor<'g> {
+            $($(#[$doc])*
+            #[track_caller]
+            pub fn $method(self) -> Tensor<'g> {
+                self.apply(&$op)
+            })*
+        }
+    };
+    (@only floats) => { true };
+    (@only numbers) => { false };
+}
+
+fn nothing<'g>(_c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+    Some(vec![None])
+}
+
+fn with_ints(mut cases: Vec<Case>, input: &[i32], output: &[i32]) -> Vec<Case> {
+    cases.push(case(vec![ints(input)], vec![ints(output)], false));
+    cases
+}
+
+unary_ops! {
+    /// TensorFlow's `Neg`: `-x`.
+    NEG = "Neg", negative, numbers(f::Negated), 1.0, false, grad::neg,
+        with_ints(points(&SIGNED, |x| -x), &[3, i32::MIN], &[-3, i32::MIN]);
+    /// TensorFlow's `Abs`: `|x|`.
+    ABS = "Abs", abs, numbers(f::Magnitude), 1.0, false, grad::abs,
+        with_ints(points(&SIGNED, f64::abs), &[-3, i32::MIN], &[3, i32::MIN]);
+    /// TensorFlow's `Sign`: -1, 0 or 1.
+    SIGN = "Sign", sign, numbers(f::Signum), 1.0, true, nothing,
+        with_ints(points(&SIGNED, f64::signum), &[-3, 0, 9], &[-1, 0, 1]);
+    /// TensorFlow's `Square`: `x²`.
+    SQUARE = "Square", square, numbers(f::Squared), 1.0, false, grad::square,
+        with_ints(points(&SIGNED, |x| x * x), &[-3, 4], &[9, 16]);
+    /// TensorFlow's `Floor`: rounded toward minus infinity.
+    FLOOR = "Floor", floor, floats(f::Floored), 1.0, true, nothing, points(&SIGNED, f64::floor);
+    /// TensorFlow's `Sqrt`: the square root.
+    SQRT = "Sqrt", sqrt, floats(f::Root), 4.0, false, grad::sqrt, points(&POSITIVE, f64::sqrt);
+    /// TensorFlow's `Rsqrt`: one over the square root.
+    RSQRT = "Rsqrt", rsqrt, floats(f::OneOverRoot), 8.0, false, grad::rsqrt, points(&POSITIVE, |x| 1.0 / x.sqrt());
+    /// TensorFlow's `Reciprocal`: `1 / x`.
+    RECIPROCAL = "Reciprocal", reciprocal, floats(f::OneOver), 4.0, false, grad::reciprocal, points(&SIGNED, |x| 1.0 / x);
+    /// TensorFlow's `Exp`: e to the power `x`.
+    EXP = "Exp", exp, floats(f::Exponential), 12.0, false, grad::exp, points(&SIGNED, f64::exp);
+    /// TensorFlow's `Log`: the natural logarithm.
+    LOG = "Log", log, floats(f::Logarithm), 12.0, false, grad::log, points(&POSITIVE, f64::ln);
+    /// TensorFlow's `Log1p`: the natural logarithm of `1 + x`.
+    LOG1P = "Log1p", log1p, floats(f::LogarithmOf1Plus), 16.0, false, grad::log1p, points(&POSITIVE, f64::ln_1p);
+    /// TensorFlow's `Tanh`.
+    TANH = "Tanh", tanh, floats(f::HyperbolicTangent), 16.0, false, grad::tanh, points(&SIGNED, f64::tanh);
+    /// TensorFlow's `Sigmoid`: `1 / (1 + exp(-x))`.
+    SIGMOID = "Sigmoid", sigmoid, floats(f::Logistic), 16.0, false, grad::sigmoid,
+        points(&SIGNED, |x| 1.0 / (1.0 + (-x).exp()));
+    /// TensorFlow's `Softplus`: `log(1 + exp(x))`.
+    SOFTPLUS = "Softplus", softplus, floats(f::SoftRectified), 30.0, false, grad::softplus,
+        points(&SIGNED, |x| x.max(0.0) + (-x.abs()).exp().ln_1p());
+    /// TensorFlow's `Relu`: `max(x, 0)`.
+    RELU = "Relu", relu, numbers(f::Rectified), 1.0, false, grad::relu, {
+        let mut cases = with_ints(points(&SIGNED, |x| x.max(0.0)), &[-3, 4], &[0, 4]);
+        cases.push(case(vec![array(&[2], &[-1.5f64, 2.5])], vec![array(&[2], &[0.0f64, 2.5])], true));
+        cases
+    };
+    /// TensorFlow's `Relu6`: `min(max(x, 0), 6)`.
+    RELU6 = "Relu6", relu6, numbers(f::RectifiedTo6), 2.0, false, grad::relu6,
+        with_ints(points(&SIGNED, |x| x.clamp(0.0, 6.0)), &[-3, 4, 9], &[0, 4, 6]);
+}

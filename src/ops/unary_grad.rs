@@ -1,0 +1,185 @@
+//! The gradient rules of `unary.rs`, node for node TensorFlow's, and the op types that they need: `ReluGrad`,
+//! `Relu6Grad`, `TanhGrad`, `SigmoidGrad`, `SqrtGrad`, `RsqrtGrad`, `ReciprocalGrad`, `SoftplusGrad`.
+
+use super::binary::{BinaryOp, IN_PLACE, MUL, REAL_DIV, floats};
+use super::functions as f;
+use super::unary::{NEG, RECIPROCAL, SIGN};
+use super::values::{case, float};
+use crate::graph::{Case, GradContext, InputGradients, Tensor};
+
+type Gradients<'g> = Option<InputGradients<'g>>;
+
+fn one<'g>(gradient: Tensor<'g>) -> Gradients<'g> {
+    Some(vec![Some(gradient.into())])
+}
+
+fn two<'g>(first: Tensor<'g>, second: Tensor<'g>) -> Gradients<'g> {
+    Some(vec![Some(first.into()), Some(second.into())])
+}
+
+/// Builds under a dependency on the gradient, so that nothing of the backward pass is computed too early.
+fn after_grad<'g>(c: &GradContext<'g>, build: impl FnOnce(Tensor<'g>) -> Tensor<'g>) -> Gradients<'g> {
+    let grad = c.grad();
+    one(c.node.graph().control_dependencies([grad.op()], || build(grad)))
+}
+
+/// A gradient op of the output and the gradient that reaches it.
+fn of_output<'g>(c: &GradContext<'g>, op: &'static BinaryOp) -> Gradients<'g> {
+    one(c.outputs[0].apply_with(op, op.name, c.grad()))
+}
+
+pub(super) fn neg<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    one(c.grad().apply(&NEG))
+}
+
+pub(super) fn abs<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    one(c.grad() * c.inputs[0].apply(&SIGN))
+}
+
+pub(super) fn square<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    let x = c.inputs[0];
+    after_grad(c, |grad| {
+        let twice = x.apply_with(&MUL, "Mul", x.scalar_like("Const", 2.0));
+        grad.apply_with(&MUL, "Mul", twice)
+    })
+}
+
+pub(super) fn sqrt<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    of_output(c, &SQRT_GRAD)
+}
+
+pub(super) fn rsqrt<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    of_output(c, &RSQRT_GRAD)
+}
+
+pub(super) fn reciprocal<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    of_output(c, &RECIPROCAL_GRAD)
+}
+
+pub(super) fn exp<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    let y = c.outputs[0];
+    after_grad(c, |grad| grad * y)
+}
+
+pub(super) fn log<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    let x = c.inputs[0];
+    after_grad(c, |grad| grad * x.apply(&RECIPROCAL))
+}
+
+pub(super) fn log1p<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    let x = c.inputs[0];
+    after_grad(c, |grad| {
+        let shifted: Tensor<'g> = 1.0 + x;
+        grad * shifted.apply(&RECIPROCAL)
+    })
+}
+
+pub(super) fn tanh<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    of_output(c, &TANH_GRAD)
+}
+
+pub(super) fn sigmoid<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    of_output(c, &SIGMOID_GRAD)
+}
+
+pub(super) fn softplus<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    one(c.grad().apply_with(&SOFTPLUS_GRAD, "SoftplusGrad", c.inputs[0]))
+}
+
+pub(super) fn relu<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    one(c.grad().apply_with(&RELU_GRAD, "ReluGrad", c.outputs[0]))
+}
+
+pub(super) fn relu6<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    one(c.grad().apply_with(&RELU6_GRAD, "Relu6Grad", c.outputs[0]))
+}
+
+/// A case at points that are smooth for every gradient op.
+fn points(x: &[f32; 3], y: &[f32; 3], expected: fn(f32, f32) -> f32) -> Vec<Case> {
+    let expected: Vec<f32> = x.iter().zip(y).map(|(&x, &y)| expected(x, y)).collect();
+    vec![case(vec![float(&[3], x), float(&[3], y)], vec![float(&[3], &expected)], true)]
+}
+
+macro_rules! grad_op {
+    ($(#[$doc:meta])* $op:ident = $name:literal, $function:expr, $gradient:expr, $cases:expr) => {
+        $(#[$doc])*
+        pub static $op: BinaryOp = BinaryOp {
+            name: $name,
+            floats_only: true,
+            same_shape: true,
+            traits: IN_PLACE,
+            kernel: |c| floats(c, $function),
+            gradient: $gradient,
+            cases: || $cases,
+        };
+    };
+}
+
+grad_op!(
+    /// TensorFlow's `ReluGrad`: input 0, the gradient, where input 1, the relu's output or input, is above zero.
+    RELU_GRAD = "ReluGrad", f::RectifiedSlope,
+    |c| two(c.grad().apply_with(&RELU_GRAD, "ReluGrad", c.inputs[1]), c.inputs[1].zeros_like()),
+    points(&[1.5, -2.0, 3.0], &[0.5, -1.0, 2.0], |g, y| if y > 0.0 { g } else { 0.0 })
+);
+grad_op!(
+    /// TensorFlow's `Relu6Grad`: input 0, the gradient, where input 1, the relu's output, is within 0 and 6.
+    RELU6_GRAD = "Relu6Grad", f::RectifiedTo6Slope,
+    |c| two(c.grad().apply_with(&RELU6_GRAD, "Relu6Grad", c.inputs[1]), c.inputs[1].zeros_like()),
+    points(&[1.5, -2.0, 3.0], &[0.5, -1.0, 7.0], |g, y| if y > 0.0 && y < 6.0 { g } else { 0.0 })
+);
+grad_op!(
+    /// TensorFlow's `TanhGrad`: `dy * (1 - y²)` of inputs `y`, `dy`.
+    TANH_GRAD = "TanhGrad", f::HyperbolicTangentSlope,
+    |c| {
+        let (y, dy, grad) = (c.inputs[0], c.inputs[1], c.grad());
+        two(grad * -2.0 * dy * y, y.apply_with(&TANH_GRAD, "TanhGrad", grad))
+    },
+    points(&[0.5, -0.25, 0.9], &[1.5, -2.0, 3.0], |y, g| g * (1.0 - y * y))
+);
+grad_op!(
+    /// TensorFlow's `SigmoidGrad`: `dy * y * (1 - y)` of inputs `y`, `dy`.
+    SIGMOID_GRAD = "SigmoidGrad", f::LogisticSlope,
+    |c| {
+        let (y, dy, grad) = (c.inputs[0], c.inputs[1], c.grad());
+        let scaled = grad * dy;
+        two(scaled - 2.0 * scaled * y, y.apply_with(&SIGMOID_GRAD, "SigmoidGrad", grad))
+    },
+    points(&[0.5, 0.25, 0.9], &[1.5, -2.0, 3.0], |y, g| g * y * (1.0 - y))
+);
+grad_op!(
+    /// TensorFlow's `SqrtGrad`: `dy * 0.5 / y` of inputs `y`, `dy`.
+    SQRT_GRAD = "SqrtGrad", f::RootSlope,
+    |c| {
+        let scaled = c.grad().apply_with(&REAL_DIV, "truediv", c.inputs[0]);
+        two(scaled.apply(&NEG) * c.outputs[0], 0.5 * scaled)
+    },
+    points(&[0.5, 0.25, 0.9], &[1.5, -2.0, 3.0], |y, g| g * 0.5 / y)
+);
+grad_op!(
+    /// TensorFlow's `RsqrtGrad`: `dy * -0.5 * y³` of inputs `y`, `dy`.
+    RSQRT_GRAD = "RsqrtGrad", f::OneOverRootSlope,
+    |c| {
+        let (y, dy, grad) = (c.inputs[0], c.inputs[1], c.grad());
+        two(-1.5 * grad * dy * y.square(), y.apply_with(&RSQRT_GRAD, "RsqrtGrad", grad))
+    },
+    points(&[0.5, 0.25, 0.9], &[1.5, -2.0, 3.0], |y, g| g * -0.5 * y * y * y)
+);
+grad_op!(
+    /// TensorFlow's `ReciprocalGrad`: `-dy * y²` of inputs `y`, `dy`.
+    RECIPROCAL_GRAD = "ReciprocalGrad", f::OneOverSlope,
+    |c| {
+        let (y, dy, grad) = (c.inputs[0], c.inputs[1], c.grad());
+        two(grad * -2.0 * dy * y, y.apply_with(&RECIPROCAL_GRAD, "ReciprocalGrad", grad))
+    },
+    points(&[0.5, -0.25, 0.9], &[1.5, -2.0, 3.0], |y, g| -g * y * y)
+);
+grad_op!(
+    /// TensorFlow's `SoftplusGrad`: `g / (1 + exp(-x))` of inputs `g`, `x`.
+    SOFTPLUS_GRAD = "SoftplusGrad", f::SoftRectifiedSlope,
+    |c| {
+        let (dy, x, grad) = (c.inputs[0], c.inputs[1], c.grad());
+        let bell = x.apply(&NEG).exp() + 2.0 + x.exp();
+        two(grad.apply_with(&SOFTPLUS_GRAD, "SoftplusGrad", x), grad * dy / bell)
+    },
+    points(&[1.5, -2.0, 3.0], &[0.5, -1.0, 2.0], |g, x| g / (1.0 + (-x).exp()))
+);
