@@ -84,7 +84,7 @@ where
     let (x, y, o) = (&c.inputs[0].dims, &c.inputs[1].dims, &c.outputs[0].dims);
     Ok(match c.inputs[0].dtype {
         DType::F32 => binary::<f32, f32, F, Wide>(x, y, o, f),
-        DType::F64 => binary::<f64, f64, F, Wide>(x, y, o, f),
+        DType::F64 => binary::<f64, f64, F, Plain>(x, y, o, f),
         DType::I32 => binary::<i32, i32, F, Plain>(x, y, o, f),
         DType::I64 => binary::<i64, i64, F, Plain>(x, y, o, f),
         DType::Bool => return Err("bool has no arithmetic".into()),
@@ -96,7 +96,7 @@ pub(super) fn floats<F: Map2<f32, f32> + Map2<f64, f64>>(c: &KernelContext<'_>, 
     let (x, y, o) = (&c.inputs[0].dims, &c.inputs[1].dims, &c.outputs[0].dims);
     match c.inputs[0].dtype {
         DType::F32 => Ok(binary::<f32, f32, F, Wide>(x, y, o, f)),
-        DType::F64 => Ok(binary::<f64, f64, F, Wide>(x, y, o, f)),
+        DType::F64 => Ok(binary::<f64, f64, F, Plain>(x, y, o, f)),
         other => Err(format!("there is no kernel for {other}")),
     }
 }

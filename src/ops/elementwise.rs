@@ -38,6 +38,11 @@ pub(super) struct Plain;
 
 impl Dispatch for Wide {
     fn run(body: impl NullaryFnOnce<Output = ()>) {
+        // At the dev profile's optimisation nothing is vectorised, so that three copies of each loop would only take
+        // time to compile.
+        #[cfg(debug_assertions)]
+        body.call();
+        #[cfg(not(debug_assertions))]
         pulp::Arch::new().dispatch(body)
     }
 }

@@ -213,7 +213,7 @@ where
 {
     Ok(match dtype {
         DType::F32 => reduce::<f32, F, Wide>(dims, reduced, f),
-        DType::F64 => reduce::<f64, F, Wide>(dims, reduced, f),
+        DType::F64 => reduce::<f64, F, Plain>(dims, reduced, f),
         DType::I32 => reduce::<i32, F, Plain>(dims, reduced, f),
         DType::I64 => reduce::<i64, F, Plain>(dims, reduced, f),
         DType::Bool => return Err("bool has no arithmetic".into()),

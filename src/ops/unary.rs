@@ -63,7 +63,7 @@ impl Op for UnaryOp {
 fn floats<F: Map1<f32, f32> + Map1<f64, f64>>(c: &KernelContext<'_>, f: F) -> Result<CpuKernel, String> {
     match c.inputs[0].dtype {
         DType::F32 => Ok(unary::<f32, f32, F, Wide>(0, f)),
-        DType::F64 => Ok(unary::<f64, f64, F, Wide>(0, f)),
+        DType::F64 => Ok(unary::<f64, f64, F, Plain>(0, f)),
         other => Err(format!("there is no kernel for {other}")),
     }
 }
