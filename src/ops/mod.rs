@@ -3,6 +3,7 @@
 //! To add an op: write its file (or add to its family's), implement [`crate::graph::Op`] with cases, and add one line
 //! to [`TABLE`]. Tests walk the table; nothing else needs to know of it.
 
+mod add_n;
 mod apply;
 mod apply_kernels;
 mod apply_rules;
@@ -13,6 +14,7 @@ mod binary_grad;
 mod broadcast;
 mod broadcast_to;
 mod cast;
+mod check_numerics;
 mod compare;
 mod concat;
 mod constant;
@@ -123,6 +125,8 @@ pub static TABLE: &[OpRef] = &[
     &tile::Tile,
     &tile::Fill,
     // Arithmetic.
+    &add_n::AddN,
+    &check_numerics::CheckNumerics,
     &binary::ADD_V2,
     &binary::SUB,
     &binary::MUL,

@@ -38,10 +38,11 @@ impl Op for Split {
                 let axis = axis_of(axis, dims.len(), "axis")?;
                 let size = dims[axis].filter(|_| !c.shape(1).is_poisoned());
                 if let Some(size) = size.filter(|s| s % count != 0) {
+                    let remainder = size % count;
                     return Err(format!(
-                        "cannot split axis {axis} of size {size} into {count} equal parts: {} would be left over; \
-                         make the size a multiple of {count}, or split into given sizes",
-                        size % count
+                        "cannot split axis {axis} of size {size} into {count} equal parts: {remainder} would be left \
+                         over (remainder {remainder}); drop {remainder}, pad to a multiple of {count}, or split into \
+                         given sizes (of a batch, the uneven mode of towers)"
                     ));
                 }
                 let part = if c.shape(1).is_poisoned() { dims[axis] } else { size.map(|s| s / count) };
