@@ -198,12 +198,30 @@ fn specialise(
     info.resize_with(nodes.len(), || None);
     for node in nodes.iter().filter(|n| needed[n.id.index()]) {
         let found = node_info(node, signature, &info, with_values, &team).map_err(|message| {
-            let message = format!("cannot plan '{}' ({}): {message}", node.name, node.op.name());
+            let inputs = inputs_in_words(nodes, node, signature, &info);
+            let message = format!("cannot plan '{}' ({}): {message}{inputs}", node.name, node.op.name());
             Error::from(Diagnostic::at(Code::InvalidArgument, message, node.source))
         })?;
         info[node.id.index()] = Some(found);
     }
     Ok(info)
+}
+
+/// The names, types and sizes of a node's inputs in this step.
+fn inputs_in_words(nodes: &[Arc<Node>], node: &Node, signature: &Signature, info: &[Option<Info>]) -> String {
+    let one = |&input: &TensorId| {
+        let name = nodes[input.node.index()].output_name(input.output);
+        match (signature.feed(input).map(|i| &signature.feeds[i]), &info[input.node.index()]) {
+            (Some(feed), _) => format!("'{name}' {} {}, fed", feed.dtype, Shape::known(&feed.dims)),
+            (None, Some(info)) => {
+                let desc = &info.descs[input.output as usize];
+                format!("'{name}' {} {}", desc.dtype, Shape::known(&desc.dims))
+            }
+            (None, None) => format!("'{name}'"),
+        }
+    };
+    let inputs: Vec<String> = node.inputs.iter().map(one).collect();
+    if inputs.is_empty() { String::new() } else { format!("; inputs: {}", inputs.join(", ")) }
 }
 
 fn node_info(
