@@ -85,7 +85,8 @@ pub fn place(nodes: &[Arc<Node>], which: &[NodeId], machine: &Machine, options: 
         placed[id.index()] = true;
     }
     for node in which.iter().map(|id| &nodes[id.index()]) {
-        let splits = node.op.split(&node.attrs, node.inputs.len(), &|i| i as u32).is_some();
+        // What it writes need not be on its device, nor together; what must be together is colocated by itself.
+        let splits = node.op.split(&node.attrs, node.inputs.len(), &|_| 0).is_some();
         let written = node.op.written_inputs(&node.attrs, node.inputs.len());
         let written = written.iter().filter(|_| !splits).map(|&i| node.inputs[i].node);
         for other in node.colocated_with.iter().copied().chain(written) {
