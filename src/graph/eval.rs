@@ -74,7 +74,8 @@ impl Graph {
             let inputs: Vec<Arc<Array>> = node.inputs.iter().map(|i| known[i].clone()).collect();
             let outputs = evaluate(node.op, &node.attrs, &inputs, &team).map_err(|e| format!("{}: {e}", node.name))?;
             for (output, array) in outputs.into_iter().enumerate() {
-                known.insert(TensorId { node: node.id, output: output as u32 }, array);
+                // Another output of the node may be fed.
+                known.entry(TensorId { node: node.id, output: output as u32 }).or_insert(array);
             }
         }
         Ok(known[&tensor.id].clone())

@@ -1,10 +1,10 @@
 //! The order of a step: who reads a variable before it changes, what must not fail afterwards, and one fixed sequence.
 //!
-//! A read that does not depend on a change sees the value from before it, always. Where that cannot be had by order
-//! alone, the read keeps a snapshot.
+//! A read that does not depend on a change sees the value from before it, always; the result of a change is the value
+//! right after it, whatever changes follow. Where that cannot be had by order alone, a snapshot is kept.
 
 use super::partition::unordered_writers;
-use super::step::{Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, ValueId};
+use super::step::{Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, Value, ValueId};
 use crate::base::{Code, Error, Result};
 use crate::device::DeviceId;
 use crate::graph::NodeId;
@@ -24,22 +24,27 @@ pub(super) fn order(p: &mut Partitioned) -> Result<()> {
     check_writers(p, &accesses, &reach)?;
     note_initialisation(p, &accesses, &reach);
 
-    let mut snapshots = BTreeSet::new();
+    let mut kept = BTreeSet::new();
     let mut extra = Edges::new();
     for access in &accesses.reads {
         for writer in accesses.writers_of(access.variable) {
-            if reach.is_after(access.reader, writer) || access.reader == writer {
-                // It reads after the change. If what it reads was taken before, that has to be kept.
-                if access.taken_by.is_some_and(|t| t != writer && !reach.is_after(t, writer)) {
-                    snapshots.extend(access.taken_by);
-                }
-            } else {
+            if !reach.is_after(access.reader, writer) && access.reader != writer {
                 extra.push((access.reader, writer));
+                continue;
+            }
+            // It reads after the change. If what it reads is older, that has to be kept.
+            let newer = match access.taken {
+                Taken::By(taker) => taker != writer && !reach.is_after(taker, writer),
+                Taken::FromResultOf(first, _) => first != writer && reach.is_after(writer, first),
+                Taken::ByTheReader => access.reader == writer,
+            };
+            if newer {
+                kept.insert(access.keeper());
             }
         }
     }
-    if !snapshots.is_empty() {
-        take_snapshots(p, &snapshots);
+    if !kept.is_empty() {
+        keep(p, &kept);
         return order(p);
     }
     add_commit(p, &accesses, &reach, &mut extra);
@@ -56,11 +61,12 @@ pub(super) fn order(p: &mut Partitioned) -> Result<()> {
         }
         None => {
             // Reads and changes of several variables wait for each other in a ring; snapshots undo it.
-            let takers: BTreeSet<StepNodeId> = accesses.reads.iter().filter_map(|a| a.taken_by).collect();
-            if takers.is_empty() {
+            let is_snapshot = |a: &&Access| matches!(p.nodes[a.reader.index()].kind, StepNodeKind::Snapshot);
+            let all: BTreeSet<Keeper> = accesses.reads.iter().filter(|a| !is_snapshot(a)).map(Access::keeper).collect();
+            if all.is_empty() {
                 return Err(Error::new(Code::InvalidArgument, "the step's nodes wait for each other in a ring"));
             }
-            take_snapshots(p, &takers);
+            keep(p, &all);
             order(p)
         }
     }
@@ -70,8 +76,38 @@ pub(super) fn order(p: &mut Partitioned) -> Result<()> {
 struct Access {
     variable: NodeId,
     reader: StepNodeId,
-    /// The node through which the value was taken, such as the variable's `read`.
-    taken_by: Option<StepNodeId>,
+    /// The value that it reads.
+    value: ValueId,
+    taken: Taken,
+}
+
+/// Of which time the value is that a node reads.
+#[derive(Clone, Copy)]
+enum Taken {
+    /// When this node's turn came, such as the variable's `read`.
+    By(StepNodeId),
+    /// Right after this change, whose result is this value.
+    FromResultOf(StepNodeId, ValueId),
+    /// When the reader's own turn comes: it reads the buffer itself.
+    ByTheReader,
+}
+
+/// What keeps a value: a node that becomes a snapshot, a snapshot of a result, a snapshot before one reader.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Keeper {
+    Taker(StepNodeId),
+    Result(ValueId),
+    Before(StepNodeId, ValueId),
+}
+
+impl Access {
+    fn keeper(&self) -> Keeper {
+        match self.taken {
+            Taken::By(taker) => Keeper::Taker(taker),
+            Taken::FromResultOf(_, value) => Keeper::Result(value),
+            Taken::ByTheReader => Keeper::Before(self.reader, self.value),
+        }
+    }
 }
 
 struct Accesses {
@@ -93,9 +129,9 @@ impl Accesses {
             if node.silent {
                 continue;
             }
-            for value in node.inputs.iter().filter(|v| !written.contains(v)) {
-                if let Some(variable) = p.variable(*value) {
-                    found.reads.push(Access { variable, reader: id, taken_by: taker(p, *value) });
+            for value in read_only(node) {
+                if let Some(variable) = p.variable(value) {
+                    found.reads.push(Access { variable, reader: id, value, taken: taken(p, value) });
                 }
             }
         }
@@ -107,17 +143,25 @@ impl Accesses {
     }
 }
 
-/// The first node on the way from the variable's buffer to this value.
-fn taker(p: &Partitioned, mut value: ValueId) -> Option<StepNodeId> {
-    let mut taker = None;
+/// The inputs that a node reads and does not write.
+fn read_only(node: &StepNode) -> impl Iterator<Item = ValueId> + '_ {
+    let places = node.written_places();
+    node.inputs.iter().enumerate().filter(move |(i, _)| !places.contains(i)).map(|(_, value)| *value)
+}
+
+/// Of which time a value in a variable's buffer is.
+fn taken(p: &Partitioned, mut value: ValueId) -> Taken {
+    let mut taken = Taken::ByTheReader;
     while let Some((of, _)) = p.value(value).alias_of {
         if let Origin::Computed(node) = p.value(value).origin {
-            // What assigns passes the variable itself on, so its readers see the newest value.
-            taker = Some(node).filter(|n| p.nodes[n.index()].written().is_empty());
+            if !p.nodes[node.index()].written().is_empty() {
+                return Taken::FromResultOf(node, value);
+            }
+            taken = Taken::By(node);
         }
         value = of;
     }
-    taker
+    taken
 }
 
 /// What runs after each writer, by the edges that the program gave.
@@ -200,7 +244,11 @@ fn note_initialisation(p: &mut Partitioned, accesses: &Accesses, reach: &Reach) 
         accesses.writers_of(variable).any(|w| w != node && overwrites(w) && reach.is_after(node, w))
     };
     for access in &accesses.reads {
-        let taken = access.taken_by.unwrap_or(access.reader);
+        let taken = match access.taken {
+            Taken::By(taker) => taker,
+            Taken::FromResultOf(change, _) => change,
+            Taken::ByTheReader => access.reader,
+        };
         if !is_set_before(access.variable, access.reader)
             || !is_set_before(access.variable, taken) && !overwrites(taken)
         {
@@ -220,15 +268,66 @@ fn note_initialisation(p: &mut Partitioned, accesses: &Accesses, reach: &Reach) 
     p.initializes = sets.into_iter().collect();
 }
 
-fn take_snapshots(p: &mut Partitioned, takers: &BTreeSet<StepNodeId>) {
-    for &taker in takers {
-        let node = &mut p.nodes[taker.index()];
-        node.kind = StepNodeKind::Snapshot;
-        node.silent = false;
-        for output in node.outputs.clone() {
-            p.values[output.index()].alias_of = None;
+fn keep(p: &mut Partitioned, keepers: &BTreeSet<Keeper>) {
+    for &keeper in keepers {
+        match keeper {
+            Keeper::Taker(taker) => {
+                let node = &mut p.nodes[taker.index()];
+                node.kind = StepNodeKind::Snapshot;
+                node.silent = false;
+                for output in node.outputs.clone() {
+                    p.values[output.index()].alias_of = None;
+                }
+            }
+            Keeper::Result(result) => {
+                let copy = add_snapshot(p, result, SmallVec::new());
+                let own = p.nodes.len() - 1;
+                for node in &mut p.nodes[..own] {
+                    node.inputs.iter_mut().filter(|v| **v == result).for_each(|v| *v = copy);
+                }
+                for value in &mut p.values {
+                    if let Some((of, _)) = value.alias_of.as_mut().filter(|(of, _)| *of == result) {
+                        *of = copy;
+                    }
+                }
+            }
+            Keeper::Before(reader, value) => {
+                let node = &p.nodes[reader.index()];
+                let producers = node.inputs.iter().filter_map(|v| match p.value(*v).origin {
+                    Origin::Computed(producer) => Some(producer),
+                    _ => None,
+                });
+                let before: SmallVec<[StepNodeId; 2]> = node.controls.iter().copied().chain(producers).collect();
+                let places = node.written_places();
+                let copy = add_snapshot(p, value, before);
+                for (i, input) in p.nodes[reader.index()].inputs.iter_mut().enumerate() {
+                    if *input == value && !places.contains(&i) {
+                        *input = copy;
+                    }
+                }
+            }
         }
     }
+}
+
+/// A node that copies a value where it is, after these nodes; gives the copy.
+fn add_snapshot(p: &mut Partitioned, value: ValueId, controls: SmallVec<[StepNodeId; 2]>) -> ValueId {
+    let (id, copy) = (StepNodeId(p.nodes.len() as u32), ValueId(p.values.len() as u32));
+    let source = p.value(value).clone();
+    p.nodes.push(StepNode {
+        kind: StepNodeKind::Snapshot,
+        name: format!("keep/{}", p.tensor_name(source.tensor)).into(),
+        node: source.tensor.node,
+        op: None,
+        attrs: Arc::default(),
+        device: source.device,
+        inputs: smallvec::smallvec![value],
+        controls,
+        outputs: smallvec::smallvec![copy],
+        silent: false,
+    });
+    p.values.push(Value { origin: Origin::Computed(id), alias_of: None, ..source });
+    copy
 }
 
 fn can_fail(node: &StepNode) -> bool {

@@ -127,8 +127,13 @@ pub struct StepNode {
 impl StepNode {
     /// The inputs that are variables and are written.
     pub fn written(&self) -> SmallVec<[ValueId; 4]> {
-        let Some(op) = self.op.filter(|_| matches!(self.kind, StepNodeKind::Op)) else { return SmallVec::new() };
-        op.written_inputs(&self.attrs, self.inputs.len()).into_iter().map(|i| self.inputs[i]).collect()
+        self.written_places().into_iter().map(|i| self.inputs[i]).collect()
+    }
+
+    /// Which of its inputs are written.
+    pub fn written_places(&self) -> SmallVec<[usize; 4]> {
+        let op = self.op.filter(|_| matches!(self.kind, StepNodeKind::Op));
+        op.map(|op| op.written_inputs(&self.attrs, self.inputs.len())).unwrap_or_default()
     }
 
     /// What it moves, if it is a copy.
