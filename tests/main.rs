@@ -5,6 +5,10 @@
 
 #[path = "suite/cases/mod.rs"]
 mod cases;
+#[path = "suite/differential/mod.rs"]
+mod differential;
+#[path = "suite/equivalence.rs"]
+mod equivalence;
 #[path = "suite/fixtures/mod.rs"]
 mod fixtures;
 #[path = "suite/house.rs"]

@@ -8,6 +8,7 @@ mod perf;
 mod place;
 mod run;
 mod rust;
+mod small;
 mod vars;
 
 use turret::base::Diagnostic;

@@ -1,0 +1,195 @@
+//! Random graphs of ops on random devices, with random fetches and feeds of any tensor, against `Graph::evaluate`: the
+//! same kernels, one after the other on the host. The bits must agree.
+
+use super::random::Random;
+use turret::base::{Array, DType};
+use turret::device::{Machine, Peers};
+use turret::graph::{Graph, Init, Tensor, Variable};
+use turret::run::{Session, SessionOptions};
+
+/// A graph that grows, with the sizes of what is in it.
+struct Growing<'g> {
+    g: &'g Graph,
+    random: Random,
+    gpus: usize,
+    /// All `float32`, of known shape.
+    tensors: Vec<Tensor<'g>>,
+    variables: Vec<Variable<'g>>,
+    placeholders: Vec<Tensor<'g>>,
+}
+
+fn dims(t: Tensor<'_>) -> Vec<usize> {
+    t.shape().to_dims().unwrap_or_else(|| panic!("{t:?} has no known shape")).to_vec()
+}
+
+impl<'g> Growing<'g> {
+    fn new(g: &'g Graph, seed: u64) -> Growing<'g> {
+        let mut random = Random::new(seed);
+        let gpus = 1 + random.below(4);
+        Growing { g, random, gpus, tensors: Vec::new(), variables: Vec::new(), placeholders: Vec::new() }
+    }
+
+    fn device(&mut self) -> String {
+        match self.random.below(self.gpus + 2) {
+            0 => String::new(),
+            1 => "/cpu:0".into(),
+            n => format!("/gpu:{}", n - 2),
+        }
+    }
+
+    fn sizes(&mut self) -> Vec<usize> {
+        let rank = self.random.below(4);
+        (0..rank).map(|_| self.random.pick(&[1, 2, 3, 4, 6])).collect()
+    }
+
+    fn array(&mut self, dims: &[usize]) -> Array {
+        let values = self.random.numbers(dims.iter().product());
+        Array::new(dims, &values).unwrap()
+    }
+
+    fn any(&mut self) -> Tensor<'g> {
+        self.random.pick(&self.tensors.clone())
+    }
+
+    /// A tensor of the same sizes, often another one.
+    fn alike(&mut self, t: Tensor<'g>) -> Tensor<'g> {
+        let same: Vec<Tensor<'g>> = self.tensors.iter().copied().filter(|o| dims(*o) == dims(t)).collect();
+        self.random.pick(&same)
+    }
+
+    fn add_source(&mut self) {
+        let (g, device, sizes) = (self.g, self.device(), self.sizes());
+        let array = self.array(&sizes);
+        let tensor = match self.random.below(3) {
+            0 => g.device(&device, || g.constant(array)),
+            1 => {
+                let name = format!("v{}", self.variables.len());
+                let variable = g.device(&device, || g.get_variable(&name, &sizes[..], Init::data(array)));
+                self.variables.push(variable);
+                variable.value()
+            }
+            _ => {
+                let placeholder = g.device(&device, || g.placeholder(DType::F32, &sizes[..], "p"));
+                self.placeholders.push(placeholder);
+                placeholder
+            }
+        };
+        self.tensors.push(tensor);
+    }
+
+    fn add_op(&mut self) {
+        let (g, device) = (self.g, self.device());
+        let x = self.any();
+        let y = self.alike(x);
+        let kind = self.random.below(32);
+        let (number, coin) = (self.random.number(), self.random.one_in(2));
+        let xs = dims(x);
+        let axis = if xs.is_empty() { 0 } else { self.random.below(xs.len()) };
+        let index = Array::new(&[3], &[0i32, self.random.below(xs.get(axis).copied().unwrap_or(1)) as i32, 0]).unwrap();
+        let mut others = self.tensors.clone();
+        others.retain(|o| match (&xs[..], &dims(*o)[..]) {
+            ([_, k], [n, m]) => {
+                if coin {
+                    n == k
+                } else {
+                    m == k
+                }
+            }
+            _ => false,
+        });
+        let other = if others.is_empty() { None } else { Some(self.random.pick(&others)) };
+        let made: Vec<Tensor<'g>> = g.device(&device, || match kind {
+            0 => vec![x.relu()],
+            1 => vec![x.tanh()],
+            2 => vec![x.sigmoid()],
+            3 => vec![-x],
+            4 => vec![x.abs()],
+            5 => vec![x.identity("same")],
+            6 => vec![x.stop_gradient()],
+            7 => vec![x + y],
+            8 => vec![x - y],
+            9 => vec![x * y],
+            10 => vec![x.maximum(y)],
+            11 => vec![x.minimum(y).squared_difference(x)],
+            12 => vec![x * f64::from(number)],
+            13 => vec![f64::from(number) - x],
+            14 => vec![x.sum() + y],
+            15 if !xs.is_empty() => vec![x.sum_axes(&[axis as i32], coin)],
+            16 if !xs.is_empty() => vec![x.mean_axes(&[axis as i32 - xs.len() as i32], coin)],
+            17 if !xs.is_empty() => vec![x.max_axes(&[axis as i32], coin)],
+            18 => vec![x.mean()],
+            19 if xs.iter().product::<usize>() % 2 == 0 => {
+                vec![x.reshape([2, (xs.iter().product::<usize>() / 2) as i32])]
+            }
+            20 => vec![x.reshape([-1])],
+            21 if xs.len() < 3 => vec![x.expand_dims(axis as i32)],
+            22 if !xs.is_empty() && xs[axis] < 8 => vec![g.concat([x, y, x], axis as i32)],
+            23 if !xs.is_empty() && xs[axis] % 2 == 0 => x.split(2, axis as i32),
+            24 if !xs.is_empty() && xs[axis] > 1 => x.split_sizes(&[1, -1], axis as i32),
+            25 if !xs.is_empty() => vec![x.gather(g.constant(index), axis as i32)],
+            26 if xs.len() == 2 => vec![x.transpose(&[1, 0])],
+            27 if xs.len() == 2 => vec![x.softmax()],
+            28 | 29 => other.map(|o| x.matmul_with(o, false, !coin)).into_iter().collect(),
+            30 => vec![x.greater(y).select(x, y)],
+            31 => vec![x.cast(DType::F64).square().cast(DType::F32)],
+            _ => vec![],
+        });
+        // Values that grow without bound end in NaN, which compares well but tells little.
+        let count = |t: &Tensor<'g>| dims(*t).iter().product::<usize>();
+        self.tensors.extend(made.into_iter().filter(|t| count(t) <= 512));
+    }
+}
+
+/// Fetches and feeds of one run.
+fn compare(w: &mut Growing<'_>, s: &Session<'_>, seed: u64) {
+    let mut feeds: Vec<(Tensor<'_>, Array)> = Vec::new();
+    for p in w.placeholders.clone() {
+        let array = w.array(&dims(p));
+        feeds.push((p, array));
+    }
+    for _ in 0..w.random.below(3) {
+        let t = w.any();
+        if !feeds.iter().any(|(f, _)| *f == t) {
+            let array = w.array(&dims(t));
+            feeds.push((t, array));
+        }
+    }
+    let fetches: Vec<Tensor<'_>> = (0..1 + w.random.below(5)).map(|_| w.any()).collect();
+    let given: Vec<(Tensor<'_>, &Array)> = feeds.iter().map(|(t, a)| (*t, a)).collect();
+    let mut known = feeds.clone();
+    known.extend(w.variables.iter().map(|v| (v.buffer(), s.value(*v).unwrap())));
+    // Twice, since the second run finds the buffers of the first.
+    for run in 0..2 {
+        let got = s.run(&given, &fetches, &[]).unwrap_or_else(|e| panic!("graph {seed}: {e}"));
+        for (fetch, got) in fetches.iter().zip(&got) {
+            let want = w.g.evaluate(*fetch, &known).unwrap_or_else(|e| panic!("graph {seed}: {e}"));
+            assert!(
+                got.dims() == want.dims() && got.bytes() == want.bytes(),
+                "graph {seed}, run {run}: {fetch:?} of {fetches:?} with feeds {:?}: want {want:?}, got {got:?}",
+                feeds.iter().map(|f| f.0).collect::<Vec<_>>()
+            );
+        }
+    }
+}
+
+#[test]
+fn random_graphs_give_the_same_bits_as_their_nodes_alone() {
+    for seed in 0..300 {
+        let g = Graph::new();
+        let mut w = Growing::new(&g, seed);
+        for _ in 0..3 {
+            w.add_source();
+        }
+        for _ in 0..8 + seed as usize % 24 {
+            if w.random.one_in(6) { w.add_source() } else { w.add_op() }
+        }
+        g.check().unwrap_or_else(|e| panic!("graph {seed}: {e}"));
+        let peers = w.random.pick(&[Peers::All, Peers::Pairs, Peers::None]);
+        let machine = Machine::simulated(w.gpus).with_peers(peers).with_host_threads(1);
+        let s = Session::new(&g, SessionOptions::on(machine)).unwrap();
+        s.initialize().unwrap_or_else(|e| panic!("graph {seed}: {e}"));
+        for _ in 0..3 {
+            compare(&mut w, &s, seed);
+        }
+    }
+}
