@@ -1,5 +1,6 @@
 //! `GatherV2`: picks slices by number; its gradient along axis 0 is rows, not a dense tensor.
 
+use super::strided_slice::Index;
 use super::support::{
     MAX_OUTPUTS, around, axis_of, build, by_dtype, by_rows, index_at, int_array, int_scalar, node, scoped, shape_of,
     sized,
@@ -56,28 +57,26 @@ impl Op for GatherV2 {
             let axis = graph.constant_named("dim", 0i32);
             node(graph, "ExpandDims").name(name).inputs([size, axis]).tensor()
         });
-        let rows = build("Reshape", if zero { "Reshape_1" } else { "Reshape" }, &[indices, count]);
+        let rows = build("Reshape", "Reshape_1", &[indices, count]);
         if zero {
             let shape = graph.colocate_with(params, || shape_of(params, DType::I32));
-            let tail = tail_of(shape);
-            let whole = graph.concat([count, tail], 0);
+            let whole = graph.concat([count, shape.index([(1..).into()])], 0);
             let values = build("Reshape", "", &[c.grad(), whole]);
             let slices = IndexedSlices { values, indices: rows, of: params };
             return Some(vec![Some(slices.into()), None, None]);
         }
         // Along another axis: that axis goes to the front, rows are summed, and it goes back.
-        let (rank, picked, axis) = (params.rank()?, indices.rank()?, axis_of(value?, params.rank()?, "axis").ok()?);
-        if picked != 1 {
-            return None;
-        }
-        let segments = params.shape().dim(axis).and_then(|d| i32::try_from(d).ok())?;
+        let rank = params.rank()?;
+        let axis = axis_of(value?, rank, "axis").ok()? as i64;
+        let shape = graph.colocate_with(params, || shape_of(params, DType::I32));
+        let (outer, inner) = (shape.index([(..axis).into()]), shape.index([(axis + 1..).into()]));
+        let values = build("Reshape", "", &[c.grad(), graph.concat([outer, count, inner], 0)]);
         let mut perm: Vec<i64> = (0..rank as i64).collect();
-        perm[..=axis].rotate_right(1);
-        let front = c.grad().transpose(&perm);
-        let segments = graph.constant_named("num_segments", segments);
-        let sums = build("UnsortedSegmentSum", "", &[front, rows, segments]);
+        perm[..=axis as usize].rotate_right(1);
+        let segments = shape.index([Index::At(axis)]);
+        let sums = build("UnsortedSegmentSum", "", &[values.transpose(&perm), rows, segments]);
         let mut back: Vec<i64> = (0..rank as i64).collect();
-        back[..=axis].rotate_left(1);
+        back[..=axis as usize].rotate_left(1);
         Some(vec![Some(sums.transpose(&back).into()), None, None])
     }
 
@@ -123,16 +122,6 @@ fn gather<T: Element>(bound: usize, count: usize, width: usize) -> CpuKernel {
             }
         });
         Ok(())
-    })
-}
-
-/// A vector without its first element, as Python's `shape[1:]` builds it.
-fn tail_of<'g>(shape: Tensor<'g>) -> Tensor<'g> {
-    let graph = shape.graph();
-    scoped(graph, "strided_slice", |name| {
-        let stack = |name: &'static str, value: i64| graph.constant_named(name, int_array(&[value]));
-        let ends = [stack("stack", 1), stack("stack_1", 0), stack("stack_2", 1)];
-        node(graph, "StridedSlice").name(name).input(shape).inputs(ends).attr("end_mask", 1i64).tensor()
     })
 }
 

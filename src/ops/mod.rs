@@ -7,6 +7,8 @@ mod add_n;
 mod apply;
 mod apply_kernels;
 mod apply_rules;
+#[cfg(test)]
+mod apply_tests;
 mod barrier;
 mod bias;
 mod binary;
