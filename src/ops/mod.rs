@@ -27,6 +27,7 @@ mod functions;
 mod gather;
 mod helpers;
 mod identity;
+mod in_top_k;
 mod initializer;
 mod likes;
 mod matmul;
@@ -103,6 +104,7 @@ pub static TABLE: &[OpRef] = &[
     &softmax::LogSoftmax,
     &softmax::SoftmaxCrossEntropyWithLogits,
     &softmax::SparseSoftmaxCrossEntropyWithLogits,
+    &in_top_k::InTopKV2,
     &bias::BiasAdd,
     &bias::BiasAddGrad,
     &random::RandomUniform,
