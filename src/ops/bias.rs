@@ -1,6 +1,6 @@
 //! `BiasAdd` and `BiasAddGrad`: a vector along the channels.
 
-use super::apply_rules::Real;
+use super::number::Number;
 use super::support::{GRAIN, by_rows};
 use crate::base::{Array, DType, Shape};
 use crate::device::CpuKernel;
@@ -70,7 +70,7 @@ impl Op for BiasAdd {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        fn kernel<T: crate::base::Element>(channels: usize, inner: usize, add: fn(T, T) -> T) -> CpuKernel {
+        fn kernel<T: Number>(channels: usize, inner: usize) -> CpuKernel {
             struct From<T>(*const T);
             // SAFETY: only read, each element before its place is written.
             unsafe impl<T> Sync for From<T> {}
@@ -92,10 +92,10 @@ impl Op for BiasAdd {
                                 unsafe { std::ptr::copy_nonoverlapping(x, y.as_mut_ptr(), row) };
                             }
                             if inner == 1 {
-                                y.iter_mut().zip(bias).for_each(|(y, &b)| *y = add(*y, b));
+                                y.iter_mut().zip(bias).for_each(|(y, &b)| *y = y.plus(b));
                             } else {
                                 let b = bias[(first + i) % channels];
-                                y.iter_mut().for_each(|y| *y = add(*y, b));
+                                y.iter_mut().for_each(|y| *y = y.plus(b));
                             }
                         }
                     });
@@ -105,10 +105,10 @@ impl Op for BiasAdd {
         }
         let (_, channels, inner) = layout(c.attrs, &c.inputs[0].dims)?;
         Ok(match c.inputs[0].dtype {
-            DType::F32 => kernel::<f32>(channels, inner, |a, b| a + b),
-            DType::F64 => kernel::<f64>(channels, inner, |a, b| a + b),
-            DType::I32 => kernel::<i32>(channels, inner, i32::wrapping_add),
-            DType::I64 => kernel::<i64>(channels, inner, i64::wrapping_add),
+            DType::F32 => kernel::<f32>(channels, inner),
+            DType::F64 => kernel::<f64>(channels, inner),
+            DType::I32 => kernel::<i32>(channels, inner),
+            DType::I64 => kernel::<i64>(channels, inner),
             DType::Bool => return Err("bools have no sums".into()),
         })
     }
@@ -173,7 +173,7 @@ impl Op for BiasAddGrad {
 }
 
 /// Sums blocks of rows apart, and then the blocks, in an order that does not depend on the threads.
-fn sums<T: Real>((outer, channels, inner): (usize, usize, usize)) -> CpuKernel {
+fn sums<T: Number>((outer, channels, inner): (usize, usize, usize)) -> CpuKernel {
     let per_block = (GRAIN / (channels * inner).max(1)).max(outer.div_ceil(64)).max(1);
     let blocks = outer.div_ceil(per_block);
     let scratch = Mutex::new(vec![T::default(); blocks * channels]);
@@ -189,10 +189,11 @@ fn sums<T: Real>((outer, channels, inner): (usize, usize, usize)) -> CpuKernel {
                 for row in rows {
                     let x = &x[row * channels * inner..][..channels * inner];
                     if inner == 1 {
-                        sums.iter_mut().zip(x).for_each(|(s, &v)| *s = *s + v);
+                        sums.iter_mut().zip(x).for_each(|(s, &v)| *s = s.plus(v));
                     } else {
-                        let channel = x.chunks_exact(inner.max(1)).map(|x| x.iter().fold(T::default(), |s, &v| s + v));
-                        sums.iter_mut().zip(channel).for_each(|(s, v)| *s = *s + v);
+                        let channel =
+                            x.chunks_exact(inner.max(1)).map(|x| x.iter().fold(T::default(), |s, &v| s.plus(v)));
+                        sums.iter_mut().zip(channel).for_each(|(s, v)| *s = s.plus(v));
                     }
                 }
             });
@@ -200,14 +201,14 @@ fn sums<T: Real>((outer, channels, inner): (usize, usize, usize)) -> CpuKernel {
         let out = l.output::<T>(0);
         out.fill(T::default());
         for block in scratch.chunks_exact(channels.max(1)) {
-            out.iter_mut().zip(block).for_each(|(s, &v)| *s = *s + v);
+            out.iter_mut().zip(block).for_each(|(s, &v)| *s = s.plus(v));
         }
         Ok(())
     })
 }
 
 /// One job a block, whatever its size.
-fn by_rows_of_blocks<T: Real>(
+fn by_rows_of_blocks<T: Number>(
     l: &crate::device::Launch<'_>,
     scratch: &mut [T],
     width: usize,

@@ -1,5 +1,6 @@
 //! `GatherV2`: picks slices by number; its gradient along axis 0 is rows, not a dense tensor.
 
+use super::number::Number;
 use super::strided_slice::Index;
 use super::support::{
     MAX_OUTPUTS, around, axis_of, build, by_dtype, by_rows, index_at, int_array, int_scalar, node, scoped, shape_of,
@@ -198,7 +199,7 @@ impl Op for UnsortedSegmentSum {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        fn sum<T: Element>(segments: usize, count: usize, width: usize, add: fn(T, T) -> T) -> CpuKernel {
+        fn sum<T: Number>(segments: usize, count: usize, width: usize) -> CpuKernel {
             Box::new(move |l| {
                 let id = index_at(l, 1);
                 if let Some(i) = (0..count).find(|&i| usize::try_from(id(i)).is_ok_and(|s| s >= segments)) {
@@ -209,7 +210,7 @@ impl Op for UnsortedSegmentSum {
                 for (i, row) in data.chunks_exact(width.max(1)).enumerate().take(count) {
                     let Ok(segment) = usize::try_from(id(i)) else { continue };
                     let sums = &mut out[segment * width..][..width];
-                    sums.iter_mut().zip(row).for_each(|(s, &v)| *s = add(*s, v));
+                    sums.iter_mut().zip(row).for_each(|(s, &v)| *s = s.plus(v));
                 }
                 Ok(())
             })
@@ -218,10 +219,10 @@ impl Op for UnsortedSegmentSum {
         let width = c.outputs[0].dims[1..].iter().product();
         let count = c.inputs[1].len();
         Ok(match c.inputs[0].dtype {
-            DType::F32 => sum::<f32>(segments, count, width, |a, b| a + b),
-            DType::F64 => sum::<f64>(segments, count, width, |a, b| a + b),
-            DType::I32 => sum::<i32>(segments, count, width, i32::wrapping_add),
-            DType::I64 => sum::<i64>(segments, count, width, i64::wrapping_add),
+            DType::F32 => sum::<f32>(segments, count, width),
+            DType::F64 => sum::<f64>(segments, count, width),
+            DType::I32 => sum::<i32>(segments, count, width),
+            DType::I64 => sum::<i64>(segments, count, width),
             DType::Bool => return Err("bools have no sums".into()),
         })
     }

@@ -48,7 +48,7 @@ pub(super) fn initial_value<'g>(graph: &'g Graph, init: &Init, dims: &[usize], d
 /// A tensor of one value.
 fn filled<'g>(graph: &'g Graph, name: &'static str, value: f64, dims: &[usize], dtype: DType) -> Tensor<'g> {
     let count = num_elements(dims).unwrap_or(usize::MAX);
-    if count < LARGE || (super::find("Fill").is_none() && count < 1 << 28) {
+    if count < LARGE {
         return match Array::from_f64(dtype, dims, &vec![value; count]) {
             Ok(array) => graph.constant_named(name, array),
             Err(_) => graph.poison_tensor(),

@@ -2,7 +2,7 @@
 //!
 //! Absent: batches of matrices, full factors, and gradients; initial values need none of them.
 
-use super::apply_rules::Real;
+use super::number::Number;
 use crate::base::{Array, DType, Shape};
 use crate::device::CpuKernel;
 use crate::graph::{Attrs, Case, Fact, InferContext, KernelContext, Op, Traits};
@@ -58,7 +58,7 @@ impl Op for Qr {
 }
 
 /// Works in double precision, in memory of its own: an initial value is made once.
-fn factor<T: Real + Into<f64>>(m: usize, n: usize) -> CpuKernel {
+fn factor<T: Number + Into<f64>>(m: usize, n: usize) -> CpuKernel {
     Box::new(move |l| {
         let k = m.min(n);
         let mut a: Vec<f64> = l.input::<T>(0).iter().map(|&v| v.into()).collect();
@@ -82,7 +82,7 @@ fn factor<T: Real + Into<f64>>(m: usize, n: usize) -> CpuKernel {
         let r = l.output::<T>(1);
         for i in 0..k {
             for j in 0..n {
-                r[i * n + j] = if j < i { T::default() } else { T::of(a[i * n + j]) };
+                r[i * n + j] = if j < i { T::default() } else { T::from_f64(a[i * n + j]) };
             }
         }
         let mut q = vec![0.0; m * k];
@@ -90,7 +90,7 @@ fn factor<T: Real + Into<f64>>(m: usize, n: usize) -> CpuKernel {
         for (j, (v, factor)) in reflections.iter().enumerate().rev() {
             reflect(v, *factor, &mut q, k, j, 0);
         }
-        l.output::<T>(0).iter_mut().zip(q).for_each(|(o, q)| *o = T::of(q));
+        l.output::<T>(0).iter_mut().zip(q).for_each(|(o, q)| *o = T::from_f64(q));
         Ok(())
     })
 }
@@ -123,7 +123,7 @@ impl Op for DiagPart {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        fn kernel<T: Real>(n: usize) -> CpuKernel {
+        fn kernel<T: Number>(n: usize) -> CpuKernel {
             Box::new(move |l| {
                 let diagonal = l.input::<T>(0).iter().step_by(n + 1);
                 l.output::<T>(0).iter_mut().zip(diagonal).for_each(|(o, &d)| *o = d);

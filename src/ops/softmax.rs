@@ -2,7 +2,7 @@
 //!
 //! All subtract a row's largest value first, so they do not overflow. Absent: other axes; transpose to get them last.
 
-use super::apply_rules::Real;
+use super::functions::Real;
 use super::support::{build, by_rows, index_at, node, scoped, sized};
 use crate::base::{Array, DType, Shape};
 use crate::device::{CpuKernel, Launch};
@@ -39,38 +39,12 @@ fn floating(c: &InferContext<'_>, what: &str) -> Result<(), String> {
 }
 
 /// A row's largest value.
-fn largest<T: Exp>(row: &[T]) -> T {
-    row.iter().copied().fold(T::of(f64::NEG_INFINITY), T::larger)
+fn largest<T: Real>(row: &[T]) -> T {
+    row.iter().copied().fold(T::LOWEST, T::larger)
 }
-
-/// Exponentials and logarithms of the two floating types.
-trait Exp: Real {
-    fn exp(self) -> Self;
-    fn ln(self) -> Self;
-    fn larger(self, other: Self) -> Self;
-}
-
-macro_rules! exp {
-    ($($t:ident),*) => {
-        $(impl Exp for $t {
-            fn exp(self) -> $t {
-                $t::exp(self)
-            }
-            fn ln(self) -> $t {
-                $t::ln(self)
-            }
-            fn larger(self, other: $t) -> $t {
-                // A NaN stays, as in the sums that follow.
-                if self >= other || self.is_nan() { self } else { other }
-            }
-        })*
-    };
-}
-
-exp!(f32, f64);
 
 /// The kernel of a function of rows.
-fn rowwise<T: Exp>(classes: usize, row: impl Fn(&[T], &mut [T]) + Send + Sync + 'static) -> CpuKernel {
+fn rowwise<T: Real>(classes: usize, row: impl Fn(&[T], &mut [T]) + Send + Sync + 'static) -> CpuKernel {
     Box::new(move |l| {
         let x = l.input::<T>(0);
         by_rows(l.team(), l.output::<T>(0), classes, |first, rows| {
@@ -82,24 +56,24 @@ fn rowwise<T: Exp>(classes: usize, row: impl Fn(&[T], &mut [T]) + Send + Sync + 
 }
 
 /// Writes `exp(x - max)` and gives its sum.
-fn exps<T: Exp>(x: &[T], y: &mut [T]) -> T {
+fn exps<T: Real>(x: &[T], y: &mut [T]) -> T {
     let max = largest(x);
-    let mut sum = T::default();
+    let mut sum = T::ZERO;
     for (y, &x) in y.iter_mut().zip(x) {
-        *y = (x - max).exp();
-        sum = sum + *y;
+        *y = x.minus(max).exponential();
+        sum = sum.plus(*y);
     }
     sum
 }
 
-fn softmax_row<T: Exp>(x: &[T], y: &mut [T]) {
-    let factor = T::of(1.0) / exps(x, y);
-    y.iter_mut().for_each(|y| *y = *y * factor);
+fn softmax_row<T: Real>(x: &[T], y: &mut [T]) {
+    let factor = T::ONE.over(exps(x, y));
+    y.iter_mut().for_each(|y| *y = y.times(factor));
 }
 
-fn log_softmax_row<T: Exp>(x: &[T], y: &mut [T]) {
-    let (log, max) = (exps(x, y).ln(), largest(x));
-    y.iter_mut().zip(x).for_each(|(y, &x)| *y = x - max - log);
+fn log_softmax_row<T: Real>(x: &[T], y: &mut [T]) {
+    let (log, max) = (exps(x, y).logarithm(), largest(x));
+    y.iter_mut().zip(x).for_each(|(y, &x)| *y = x.minus(max).minus(log));
 }
 
 fn classes(c: &KernelContext<'_>) -> usize {
@@ -229,27 +203,31 @@ impl Op for SoftmaxCrossEntropyWithLogits {
 
     fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
         let features = features_gradient(c)?;
-        let labels = c.grads.first().copied().flatten().map(|g| {
+        let first = c.grads.first().copied().flatten().map(|g| {
             let log = build("LogSoftmax", "", &[c.inputs[0]]);
-            times_rows(g, build("Neg", "", &[log])).into()
+            times_rows(g, build("Neg", "", &[log]))
         });
+        let second = c.grads.get(1).copied().flatten();
+        let labels = match (first, second) {
+            (Some(first), Some(second)) => Some(build("Sub", "sub_labels", &[first, second]).into()),
+            (first, second) => first.or(second.map(|g| build("Neg", "", &[g]))).map(Into::into),
+        };
         Some(vec![Some(features.into()), labels])
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        fn kernel<T: Exp>(classes: usize) -> CpuKernel {
+        fn kernel<T: Real>(classes: usize) -> CpuKernel {
             Box::new(move |l| {
                 let labels = l.input::<T>(1);
                 rows_and_losses::<T>(l, classes, |row, x, loss, y| {
                     let labels = &labels[row * classes..][..classes];
                     let (sum, max) = (exps(x, y), largest(x));
-                    let log = sum.ln();
-                    let zero = T::default();
-                    *loss = x.iter().zip(labels).fold(zero, |s, (&x, &p)| match p == zero {
+                    let log = sum.logarithm();
+                    *loss = x.iter().zip(labels).fold(T::ZERO, |s, (&x, &p)| match p == T::ZERO {
                         true => s,
-                        false => s + p * (log - (x - max)),
+                        false => s.plus(p.times(log.minus(x.minus(max)))),
                     });
-                    y.iter_mut().zip(labels).for_each(|(y, &p)| *y = *y / sum - p);
+                    y.iter_mut().zip(labels).for_each(|(y, &p)| *y = y.over(sum).minus(p));
                 });
                 Ok(())
             })
@@ -301,7 +279,7 @@ impl Op for SparseSoftmaxCrossEntropyWithLogits {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        fn kernel<T: Exp>(rows: usize, classes: usize) -> CpuKernel {
+        fn kernel<T: Real>(rows: usize, classes: usize) -> CpuKernel {
             Box::new(move |l| {
                 let label = index_at(l, 1);
                 if let Some(i) = (0..rows).find(|&i| !usize::try_from(label(i)).is_ok_and(|c| c < classes)) {
@@ -310,9 +288,9 @@ impl Op for SparseSoftmaxCrossEntropyWithLogits {
                 rows_and_losses::<T>(l, classes, |row, x, loss, y| {
                     let (sum, max) = (exps(x, y), largest(x));
                     let class = label(row) as usize;
-                    *loss = sum.ln() - (x[class] - max);
-                    y.iter_mut().for_each(|y| *y = *y / sum);
-                    y[class] = y[class] - T::of(1.0);
+                    *loss = sum.logarithm().minus(x[class].minus(max));
+                    y.iter_mut().for_each(|y| *y = y.over(sum));
+                    y[class] = y[class].minus(T::ONE);
                 });
                 Ok(())
             })
@@ -336,7 +314,7 @@ impl Op for SparseSoftmaxCrossEntropyWithLogits {
 }
 
 /// Runs `f(row number, features, loss, backprop)` for every row.
-fn rows_and_losses<T: Exp>(l: &Launch<'_>, classes: usize, f: impl Fn(usize, &[T], &mut T, &mut [T]) + Sync) {
+fn rows_and_losses<T: Real>(l: &Launch<'_>, classes: usize, f: impl Fn(usize, &[T], &mut T, &mut [T]) + Sync) {
     struct Losses<T>(*mut T);
     // SAFETY: each row writes its own loss.
     unsafe impl<T> Sync for Losses<T> {}

@@ -2,6 +2,7 @@
 //!
 //! The output of each is the variable's buffer afterwards; kernels do not touch it.
 
+use super::number::Number;
 use super::state::{Assign, assigned};
 use super::support::{index_at, update};
 use crate::base::{DType, Shape};
@@ -23,52 +24,16 @@ macro_rules! by_number {
                 Ok($body)
             }
             DType::I32 => {
-                type $t = std::num::Wrapping<i32>;
+                type $t = i32;
                 Ok($body)
             }
             DType::I64 => {
-                type $t = std::num::Wrapping<i64>;
+                type $t = i64;
                 Ok($body)
             }
         }
     };
 }
-
-/// An element type as numbers that are added without panicking on overflow.
-trait Number: Copy + std::ops::Add<Output = Self> + std::ops::Sub<Output = Self> + Send + Sync {
-    type Stored: crate::base::Element;
-    fn load(stored: Self::Stored) -> Self;
-    fn stored(self) -> Self::Stored;
-}
-
-macro_rules! number {
-    ($($t:ty),*; $($w:ty),*) => {
-        $(impl Number for $t {
-            type Stored = $t;
-            #[inline(always)]
-            fn load(stored: $t) -> $t {
-                stored
-            }
-            #[inline(always)]
-            fn stored(self) -> $t {
-                self
-            }
-        })*
-        $(impl Number for std::num::Wrapping<$w> {
-            type Stored = $w;
-            #[inline(always)]
-            fn load(stored: $w) -> Self {
-                std::num::Wrapping(stored)
-            }
-            #[inline(always)]
-            fn stored(self) -> $w {
-                self.0
-            }
-        })*
-    };
-}
-
-number!(f32, f64; i32, i64);
 
 /// TensorFlow's `AssignAdd`.
 pub struct AssignAdd;
@@ -86,9 +51,9 @@ fn numeric(c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
 
 fn accumulate<N: Number>(f: impl Fn(N, N) -> N + Copy + Send + Sync + 'static) -> CpuKernel {
     Box::new(move |l| {
-        let (variable, value) = (l.variable::<N::Stored>(0), l.input::<N::Stored>(1));
+        let (variable, value) = (l.variable::<N>(0), l.input::<N>(1));
         update(l.team(), variable, value, |out, values| {
-            out.iter_mut().zip(values).for_each(|(o, &v)| *o = f(N::load(*o), N::load(v)).stored());
+            out.iter_mut().zip(values).for_each(|(o, &v)| *o = f(*o, v));
         });
         Ok(())
     })
@@ -112,7 +77,7 @@ impl Op for AssignAdd {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        by_number!(c.inputs[0].dtype, N => accumulate::<N>(|a, b| a + b))
+        by_number!(c.inputs[0].dtype, N => accumulate::<N>(N::plus))
     }
 }
 
@@ -134,7 +99,7 @@ impl Op for AssignSub {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        by_number!(c.inputs[0].dtype, N => accumulate::<N>(|a, b| a - b))
+        by_number!(c.inputs[0].dtype, N => accumulate::<N>(N::minus))
     }
 }
 
@@ -191,10 +156,10 @@ fn scatter_kernel(c: &KernelContext<'_>, how: Scatter) -> Result<CpuKernel, Stri
             if let Some(i) = (0..count).find(|&i| !usize::try_from(index(i)).is_ok_and(|r| r < rows)) {
                 return Err(format!("index {} (entry {i}) is not in [0, {rows})", index(i)));
             }
-            let (variable, updates) = (l.variable::<N::Stored>(0), l.input::<N::Stored>(2));
+            let (variable, updates) = (l.variable::<N>(0), l.input::<N>(2));
             for (i, update) in updates.chunks_exact(width.max(1)).enumerate().take(count) {
                 let row = &mut variable[index(i) as usize * width..][..width];
-                row.iter_mut().zip(update).for_each(|(o, &v)| *o = f(N::load(*o), N::load(v)).stored());
+                row.iter_mut().zip(update).for_each(|(o, &v)| *o = f(*o, v));
             }
             Ok(())
         })
@@ -203,8 +168,8 @@ fn scatter_kernel(c: &KernelContext<'_>, how: Scatter) -> Result<CpuKernel, Stri
     let (Some(&rows), count) = (dims.first(), c.inputs[1].len()) else { return Err("a scalar has no rows".into()) };
     let width = dims[1..].iter().product();
     by_number!(c.inputs[0].dtype, N => match how {
-        Scatter::Add => kernel::<N>(rows, width, count, |a, b| a + b),
-        Scatter::Sub => kernel::<N>(rows, width, count, |a, b| a - b),
+        Scatter::Add => kernel::<N>(rows, width, count, N::plus),
+        Scatter::Sub => kernel::<N>(rows, width, count, N::minus),
         Scatter::Update => kernel::<N>(rows, width, count, |_, b| b),
     })
 }
