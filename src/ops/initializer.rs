@@ -122,3 +122,61 @@ fn orthogonal<'g>(
         Err(_) => graph.poison_tensor(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::base::Array;
+    use crate::graph::{Graph, Init, keys};
+
+    fn names_under(g: &Graph, prefix: &str) -> Vec<String> {
+        let names = g.nodes().into_iter().map(|n| n.name.to_string());
+        names.filter_map(|n| n.strip_prefix(prefix).map(String::from)).collect()
+    }
+
+    #[test]
+    fn nodes_have_tensorflows_names() {
+        let g = Graph::new();
+        g.get_variable("w", [3, 4], Init::truncated_normal(0.0, 1.0));
+        let want = ["shape", "mean", "stddev", "TruncatedNormal", "mul", ""].map(|n| format!("truncated_normal/{n}"));
+        let want = want.map(|n| n.trim_end_matches('/').to_string());
+        assert_eq!(names_under(&g, "w/Initializer/"), want);
+        g.get_variable("u", [3, 4], None);
+        let want = ["shape", "min", "max", "RandomUniform", "sub", "mul", ""].map(|n| format!("random_uniform/{n}"));
+        let want = want.map(|n| n.trim_end_matches('/').to_string());
+        assert_eq!(names_under(&g, "u/Initializer/"), want);
+        g.get_variable("z", [1000], Init::Zeros);
+        assert_eq!(names_under(&g, "z/Initializer/"), ["zeros/shape_as_tensor", "zeros/Const", "zeros"]);
+        assert!(g.check().is_ok(), "{:?}", g.check());
+    }
+
+    #[test]
+    fn orthogonal_values_are_orthogonal() {
+        for (dims, across) in [([4, 3], true), ([3, 4], false)] {
+            let g = Graph::new();
+            g.set_random_seed(7);
+            g.get_variable("w", dims, Init::orthogonal(2.0));
+            assert!(g.check().is_ok(), "{:?}", g.check());
+            let value =
+                g.tensor("w/Initializer/mul_1:0").and_then(|t| g.evaluate(t, &[]).map_err(crate::base::Error::invalid));
+            let value: Vec<f64> = value.expect("it is computed").to_f64();
+            let at = |k: usize, i: usize| if across { value[i * 3 + k] } else { value[k * 4 + i] };
+            for a in 0..3 {
+                for b in 0..3 {
+                    let dot: f64 = (0..4).map(|i| at(a, i) * at(b, i)).sum();
+                    assert!((dot - if a == b { 4.0 } else { 0.0 }).abs() < 1e-5, "{dims:?} {a} {b} {dot}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_penalty_joins_the_regularization_losses() {
+        let g = Graph::new();
+        let w = g.get_variable("w", [2], Init::Ones);
+        let penalty = g.add_l2_penalty(w, 0.5);
+        assert_eq!(penalty.name(), "w/Regularizer/l2_regularizer:0");
+        assert_eq!(g.tensors_in(keys::REGULARIZATION_LOSSES), [penalty]);
+        let value = g.evaluate(penalty, &[(w.value(), Array::new(&[2], &[3.0f32, 4.0]).expect("two"))]);
+        assert_eq!(value.expect("it is computed").to_f64(), [6.25]);
+    }
+}
