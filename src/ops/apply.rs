@@ -160,7 +160,7 @@ impl ApplyLayout {
 
     /// The hyper-parameters.
     pub fn hypers(&self) -> Range<usize> {
-        let only_counts = self.sparse.is_empty() && !(self.updates_powers && !self.rule.powers().is_empty());
+        let only_counts = self.sparse.is_empty() && (!self.updates_powers || self.rule.powers().is_empty());
         0..if only_counts { 0 } else { self.rule.hypers().len() }
     }
 
