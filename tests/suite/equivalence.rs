@@ -139,7 +139,7 @@ fn agree(dtype: DType, tolerance: f64) {
             for (i, variables) in ["cpu", "gpu", "spread"].into_iter().enumerate() {
                 for (k, average_on) in ["/cpu:0", "/gpu:0"].into_iter().enumerate() {
                     // Both kinds of input with every placement, in turn.
-                    let way = way(towers, variables, average_on, (i + k + towers.ilog2() as usize) % 2 == 0);
+                    let way = way(towers, variables, average_on, (i + k + towers.ilog2() as usize).is_multiple_of(2));
                     let got = train(&way, &SMALL, machine(towers));
                     assert_eq!(got.len(), want.len());
                     for ((name, got), (wanted, want)) in got.iter().zip(&want) {

@@ -118,13 +118,13 @@ impl<'g> Growing<'g> {
             16 if !xs.is_empty() => vec![x.mean_axes(&[axis as i32 - xs.len() as i32], coin)],
             17 if !xs.is_empty() => vec![x.max_axes(&[axis as i32], coin)],
             18 => vec![x.mean()],
-            19 if xs.iter().product::<usize>() % 2 == 0 => {
+            19 if xs.iter().product::<usize>().is_multiple_of(2) => {
                 vec![x.reshape([2, (xs.iter().product::<usize>() / 2) as i32])]
             }
             20 => vec![x.reshape([-1])],
             21 if xs.len() < 3 => vec![x.expand_dims(axis as i32)],
             22 if !xs.is_empty() && xs[axis] < 8 => vec![g.concat([x, y, x], axis as i32)],
-            23 if !xs.is_empty() && xs[axis] % 2 == 0 => x.split(2, axis as i32),
+            23 if !xs.is_empty() && xs[axis].is_multiple_of(2) => x.split(2, axis as i32),
             24 if !xs.is_empty() && xs[axis] > 1 => x.split_sizes(&[1, -1], axis as i32),
             25 if !xs.is_empty() => vec![x.gather(g.constant(index), axis as i32)],
             26 if xs.len() == 2 => vec![x.transpose(&[1, 0])],
