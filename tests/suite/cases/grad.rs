@@ -265,6 +265,24 @@ fn grad_13() {
         s.run(&[(program.x, &x), (program.t, &t)], &[], &[train]).unwrap();
         assert_eq!(scalar(&s, step), 1.0);
     }
+    // Nor does a variable change whose own gradient is finite, on a device that waits for no other.
+    let g = Graph::new();
+    let adam = Optimizer::adam(0.1);
+    let towers = Towers::new(&g, 2).variables(VariablePlacement::round_robin(2)).check_finite();
+    let x = g.placeholder(DType::F32, [2], "x");
+    let xs = towers.split(x);
+    let (built, _) = towers.train(&adam, ApplyOptions::default(), |tower| {
+        let [w, c] = ["w", "c"].map(|name| g.get_variable(name, [], Init::Constant(2.0)));
+        (w * xs[tower.index()]).sum() + c.value().square()
+    });
+    let train = built.apply_with(&adam, ApplyOptions::step(get_or_create_global_step(&g)));
+    let s = session(&g, 2);
+    let values = || -> Vec<Array> { g.all_variables().into_iter().map(|v| s.value(v).unwrap()).collect() };
+    let before = values();
+    let error = s.run(&[(x, &row(&[1.0, f32::NAN]))], &[], &[train]).unwrap_err().to_string();
+    assert_says(&error, &["tower 1", "GPU:1", "'w'", "NaN"]);
+    assert_eq!(values(), before);
+
     // Without the check the NaN reaches w.
     let g = Graph::new();
     let sgd = Optimizer::gradient_descent(0.1);
