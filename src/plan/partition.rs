@@ -32,6 +32,7 @@ pub fn partition(pruned: Pruned, placed: Placed, machine: &Machine) -> Result<Pa
             undo: Vec::new(),
         },
         computed: HashMap::new(),
+        fed: HashMap::new(),
         known: HashMap::new(),
         copies: HashMap::new(),
         step_nodes: HashMap::new(),
@@ -48,8 +49,10 @@ pub fn partition(pruned: Pruned, placed: Placed, machine: &Machine) -> Result<Pa
 struct Builder<'a> {
     machine: &'a Machine,
     p: Partitioned,
-    /// The value of a tensor on the device that computes or holds it; of a feed on the host.
+    /// The value of a tensor on the device that computes or holds it.
     computed: HashMap<TensorId, ValueId>,
+    /// By feed: its value on the host. Its node may be computed all the same, for the sake of another output.
+    fed: HashMap<usize, ValueId>,
     known: HashMap<(TensorId, DeviceId), ValueId>,
     copies: HashMap<(ValueId, DeviceId), ValueId>,
     /// The step's nodes of a graph node; several where it was split.
@@ -207,13 +210,13 @@ impl Builder<'_> {
 
     fn fed(&mut self, feed: usize) -> ValueId {
         let tensor = self.p.pruned.signature.feeds[feed].tensor;
-        if let Some(&value) = self.computed.get(&tensor) {
+        if let Some(&value) = self.fed.get(&feed) {
             return value;
         }
         let desc = self.p.pruned.desc(tensor);
         let origin = Origin::Fed(feed);
         let value = self.new_value(Value { tensor, desc, device: DeviceId::HOST, origin, alias_of: None });
-        self.computed.insert(tensor, value);
+        self.fed.insert(feed, value);
         value
     }
 
