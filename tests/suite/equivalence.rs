@@ -49,7 +49,7 @@ fn optimizer<'g>(name: &str) -> Optimizer<'g> {
         "sgd" => Optimizer::gradient_descent(0.02),
         "momentum" => Optimizer::momentum(0.01, 0.9),
         "adam" => Optimizer::adam(0.01),
-        "rmsprop" => Optimizer::rms_prop(0.005),
+        "rmsprop" => Optimizer::rms_prop(0.005).with("momentum", 0.9),
         _ => Optimizer::adagrad(0.05),
     }
 }
