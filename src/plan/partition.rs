@@ -54,7 +54,7 @@ struct Builder<'a> {
     /// By feed: its value on the host. Its node may be computed all the same, for the sake of another output.
     fed: HashMap<usize, ValueId>,
     known: HashMap<(TensorId, DeviceId), ValueId>,
-    copies: HashMap<(ValueId, DeviceId), ValueId>,
+    copies: HashMap<(ValueId, DeviceId, SmallVec<[StepNodeId; 2]>), ValueId>,
     /// The step's nodes of a graph node; several where it was split.
     step_nodes: HashMap<NodeId, SmallVec<[StepNodeId; 1]>>,
 }
@@ -110,8 +110,9 @@ impl Builder<'_> {
         device: DeviceId,
         controls: &[StepNodeId],
     ) -> Result<()> {
+        let after = self.before_buffers(node, sources, which, controls);
         let inputs: SmallVec<[ValueId; 4]> =
-            which.iter().map(|&i| self.input(node.inputs[i], &sources[i], device)).collect();
+            which.iter().map(|&i| self.input(node.inputs[i], &sources[i], device, &after)).collect();
         let id = StepNodeId(self.p.nodes.len() as u32);
         let written = node.op.written_inputs(&attrs, inputs.len());
         for &i in &written {
@@ -163,6 +164,31 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// What a copy of a variable's buffer waits for, where this node reads one that may be elsewhere: all that the node
+    /// waits for, so that it sees the same changes as it would beside the variable. A part of a split node sees the
+    /// variables as they were.
+    fn before_buffers(
+        &self,
+        node: &Node,
+        sources: &[Source],
+        which: &[usize],
+        controls: &[StepNodeId],
+    ) -> SmallVec<[StepNodeId; 2]> {
+        let is_buffer = |t: &TensorId| self.p.pruned.node(t.node).op.traits().variable;
+        if which.len() != node.inputs.len() || !node.inputs.iter().any(is_buffer) {
+            return SmallVec::new();
+        }
+        let computed = node.inputs.iter().zip(sources).filter(|(_, source)| matches!(source, Source::Computed));
+        let producers = computed.filter_map(|(t, _)| match self.p.value(self.computed[t]).origin {
+            Origin::Computed(producer) => Some(producer),
+            _ => None,
+        });
+        let mut after: SmallVec<[StepNodeId; 2]> = controls.iter().copied().chain(producers).collect();
+        after.sort_unstable();
+        after.dedup();
+        after
+    }
+
     fn with_context<R>(
         &self,
         node: &Node,
@@ -179,7 +205,7 @@ impl Builder<'_> {
     }
 
     /// The value of an input on the device that reads it.
-    fn input(&mut self, tensor: TensorId, source: &Source, device: DeviceId) -> ValueId {
+    fn input(&mut self, tensor: TensorId, source: &Source, device: DeviceId, after: &[StepNodeId]) -> ValueId {
         let known = match source {
             Source::Known(array) => Some(array.clone()),
             Source::Planned => self.planned_value(tensor),
@@ -198,7 +224,7 @@ impl Builder<'_> {
             Source::Fed(feed) => self.fed(*feed),
             _ => self.computed[&tensor],
         };
-        self.on_device(at_home, device)
+        self.on_device(at_home, device, after)
     }
 
     fn planned_value(&self, tensor: TensorId) -> Option<Arc<Array>> {
@@ -220,13 +246,16 @@ impl Builder<'_> {
         value
     }
 
-    /// The value on this device: itself, or its one copy there.
-    fn on_device(&mut self, value: ValueId, device: DeviceId) -> ValueId {
+    /// The value on this device: itself, or its one copy there. A variable's buffer is copied after these nodes; what
+    /// has another value before and after them has a copy for each.
+    fn on_device(&mut self, value: ValueId, device: DeviceId, after: &[StepNodeId]) -> ValueId {
         let source = self.p.value(value).clone();
         if source.device == device {
             return value;
         }
-        if let Some(&copy) = self.copies.get(&(value, device)) {
+        let after = if matches!(source.origin, Origin::Variable(_)) { after } else { &[] };
+        let key = (value, device, SmallVec::from_slice(after));
+        if let Some(&copy) = self.copies.get(&key) {
             return copy;
         }
         let id = StepNodeId(self.p.nodes.len() as u32);
@@ -251,11 +280,11 @@ impl Builder<'_> {
             attrs: Arc::default(),
             device,
             inputs: smallvec::smallvec![value],
-            controls: SmallVec::new(),
+            controls: SmallVec::from_slice(after),
             outputs: smallvec::smallvec![copy],
             silent: false,
         });
-        self.copies.insert((value, device), copy);
+        self.copies.insert(key, copy);
         copy
     }
 
@@ -266,7 +295,7 @@ impl Builder<'_> {
             } else if let Some(value) = self.p.pruned.value(tensor) {
                 Fetch::Known(value.clone())
             } else {
-                let value = self.on_device(self.computed[&tensor], DeviceId::HOST);
+                let value = self.on_device(self.computed[&tensor], DeviceId::HOST, &[]);
                 Fetch::Value(self.kept_for_fetch(value))
             };
             self.p.fetches.push(fetch);

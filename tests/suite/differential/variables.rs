@@ -102,10 +102,7 @@ impl<'g> Program<'g> {
                 Does::AssignAdd(v, a) => self.variables[v].assign_add(t(a)),
                 Does::AssignSub(v, a) => self.variables[v].assign_sub(t(a)),
             };
-            match does {
-                Does::Read(v) => g.colocate_with(self.variables[v], body),
-                _ => g.device(device, body),
-            }
+            g.device(device, body)
         });
         let inputs = match does {
             Does::Constant(_) | Does::Read(_) | Does::FirstRead(_) => vec![],
