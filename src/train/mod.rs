@@ -5,14 +5,22 @@ mod apply;
 mod apply_tests;
 mod average;
 mod clip;
+#[cfg(test)]
+mod clip_tests;
 mod gradients;
+#[cfg(test)]
+mod gradients_tests;
 mod joining;
 mod optimizer;
 mod parts;
+#[cfg(test)]
+mod recorded_names;
 mod schedule;
 mod split;
 mod summary;
 mod towers;
+#[cfg(test)]
+mod towers_tests;
 
 pub use average::{AverageOptions, Reduction, average_gradients};
 pub use clip::{clip_by_global_norm, clip_by_norm, clip_by_value, clip_each_by_norm, clip_each_by_value, global_norm};

@@ -342,7 +342,8 @@ impl<'g> Optimizer<'g> {
     #[track_caller]
     pub fn minimize(&self, loss: Tensor<'g>, compute: ComputeOptions<'g>, apply: ApplyOptions<'g>) -> Operation<'g> {
         let list = self.compute_gradients_with(loss, compute);
-        if loss.is_poison() || list.is_empty() || self.state().reported {
+        if list.iter().all(|gv| gv.grad.is_none()) {
+            // Reported where the gradients were computed.
             return loss.graph().poison_operation();
         }
         self.apply_gradients_with(&list, apply)

@@ -66,15 +66,11 @@ pub(super) fn zeros_like(like: Tensor<'_>) -> Tensor<'_> {
 }
 
 /// Tensors joined along axis 0; a single one is returned as it is.
-pub(super) fn concat0<'g>(graph: &'g Graph, tensors: &[Tensor<'g>], name: &str) -> Tensor<'g> {
+pub(super) fn concat0<'g>(graph: &'g Graph, tensors: &[Tensor<'g>]) -> Tensor<'g> {
     if let [one] = tensors {
         return *one;
     }
-    graph.name_scope(name, || {
-        let axis = scalar(graph, DType::I32, 0.0, "axis");
-        let scope = graph.current_name_scope();
-        node(graph, "ConcatV2").name(format!("{scope}/")).inputs(tensors.iter().copied()).input(axis).tensor()
-    })
+    graph.concat(tensors.iter().copied(), 0)
 }
 
 /// The tensor in another element type; itself where it has that type.
@@ -93,8 +89,8 @@ pub(super) fn concat_rows<'g>(slices: &[IndexedSlices<'g>]) -> IndexedSlices<'g>
     let indices: Vec<Tensor<'g>> =
         (slices.iter()).map(|s| if mixed { cast(s.indices, DType::I64) } else { s.indices }).collect();
     let values: Vec<Tensor<'g>> = slices.iter().map(|s| s.values).collect();
-    let values = concat0(graph, &values, "concat");
-    IndexedSlices { values, indices: concat0(graph, &indices, "concat"), of: first.of }
+    let values = concat0(graph, &values);
+    IndexedSlices { values, indices: concat0(graph, &indices), of: first.of }
 }
 
 /// The whole gradient: rows are summed into zeros of the whole's shape.

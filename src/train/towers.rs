@@ -6,7 +6,7 @@
 use super::average::{AverageOptions, Reduction, average_gradients};
 use super::optimizer::{ApplyOptions, ComputeOptions, GradAndVar, Optimizer};
 use super::parts::{add_n, node as start, scalar};
-use super::split::{refuse_split, split_equal, split_rows};
+use super::split::refuse_split;
 use super::summary::TowerSummary;
 use crate::base::{Code, DType, Diagnostic};
 use crate::graph::{Graph, Operation, ScopeOptions, Tensor, VariablePlacement, keys};
@@ -231,10 +231,11 @@ impl<'g> Towers<'g> {
                     ));
                 }
                 let rows: Vec<usize> = (0..count).map(|i| size / count + usize::from(i < r)).collect();
-                self.batch().rows = Some(rows.clone());
-                split_rows(batch, &rows)
+                let sizes: Vec<i64> = rows.iter().map(|&n| n as i64).collect();
+                self.batch().rows = Some(rows);
+                batch.split_sizes(&sizes, 0)
             }
-            _ => split_equal(batch, count),
+            _ => batch.split(count, 0),
         })
     }
 
