@@ -1,18 +1,18 @@
-//! `AddN`: the sum of tensors of one shape, always in the order of the inputs.
+//! `AddN`: the sum of any number of tensors of one shape, as gradients that meet are summed.
 
-use super::elementwise::{GRAIN, Shared};
+use super::elementwise::{Dispatch, GRAIN, Plain, Shared, Wide};
 use super::number::Number;
 use super::values::{case, float, ints};
 use crate::base::DType;
 use crate::device::CpuKernel;
-use crate::graph::{Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Traits};
+use crate::graph::{
+    Case, Cost, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
+};
+use pulp::NullaryFnOnce;
 use smallvec::SmallVec;
 
-/// TensorFlow's `AddN`.
+/// TensorFlow's `AddN`: the inputs' sum, from the first to the last. Attribute `N` is their number.
 pub struct AddN;
-
-/// Elements that are summed before they are written: an output may be the buffer of an input that is read twice.
-const BLOCK: usize = 64;
 
 impl Op for AddN {
     fn name(&self) -> &'static str {
@@ -26,13 +26,12 @@ impl Op for AddN {
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
         let dtype = c.same_dtype()?;
         if dtype == DType::Bool {
-            return Err("a sum of bool tensors is not defined; cast them".into());
+            return Err("want numbers, got bool; cast the inputs".into());
         }
         let mut shape = c.shape(0).clone();
         for i in 1..c.inputs.len() {
             shape = shape.merge(c.shape(i)).ok_or_else(|| {
-                let (first, other) = (c.shape(0), c.shape(i));
-                format!("inputs must have one shape: input 0 has {first}, input {i} has {other}")
+                format!("all inputs must have one shape: want {shape}, got {} as input {i}", c.shape(i))
             })?;
         }
         Ok(vec![Fact::new(dtype, shape)])
@@ -44,53 +43,91 @@ impl Op for AddN {
 
     fn cost(&self, c: &KernelContext<'_>) -> Cost {
         let bytes = c.inputs.iter().chain(c.outputs).map(|d| d.bytes() as f64).sum();
-        Cost { flops: (c.outputs[0].len() * (c.inputs.len() - 1)) as f64, bytes }
+        Cost { flops: (c.inputs.len() - 1) as f64 * c.outputs[0].len() as f64, bytes }
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        let n = c.inputs.len();
-        Ok(match c.inputs[0].dtype {
-            DType::F32 => summed::<f32>(n),
-            DType::F64 => summed::<f64>(n),
-            DType::I32 => summed::<i32>(n),
-            DType::I64 => summed::<i64>(n),
-            DType::Bool => return Err("a sum of bool tensors is not defined".into()),
+        Ok(match c.outputs[0].dtype {
+            DType::F32 => sum::<f32, Wide>(),
+            DType::F64 => sum::<f64, Plain>(),
+            DType::I32 => sum::<i32, Plain>(),
+            DType::I64 => sum::<i64, Plain>(),
+            DType::Bool => return Err("bool has no arithmetic".into()),
         })
     }
 
     fn cases(&self) -> Vec<Case> {
-        let (a, b, c) = ([1.0, -2.0, 3.0], [0.5, 0.25, 4.0], [10.0, 20.0, 30.0]);
-        let sum: Vec<f32> = (0..3).map(|i| a[i] + b[i] + c[i]).collect();
+        let x = |values: &[f32; 4]| float(&[2, 2], values);
+        let (a, b, c) = (x(&[1.0, 2.0, 3.0, 4.0]), x(&[0.5, -2.0, 1.0, 0.0]), x(&[-1.0, 1.0, 0.25, 8.0]));
+        let many: Vec<f32> = (0..1500).map(|i| i as f32).collect();
+        let twice: Vec<f32> = many.iter().map(|v| 2.0 * v).collect();
         vec![
-            case([a, b, c].iter().map(|v| float(&[3], v)).collect(), vec![float(&[3], &sum)], true),
-            case(vec![float(&[3], &a)], vec![float(&[3], &a)], true),
-            case(vec![ints(&[1, i32::MAX]), ints(&[2, 1])], vec![ints(&[3, i32::MIN])], false),
-            case(vec![float(&[0, 2], &[]), float(&[0, 2], &[])], vec![float(&[0, 2], &[])], false),
+            case(vec![a.clone(), b, c], vec![x(&[0.5, 1.0, 4.25, 12.0])], true),
+            case(vec![a.clone()], vec![a], true),
+            case(vec![float(&[1500], &many), float(&[1500], &many)], vec![float(&[1500], &twice)], false),
+            case(vec![ints(&[1, 2]), ints(&[3, i32::MAX])], vec![ints(&[4, i32::MIN + 1])], false),
         ]
     }
 }
 
-fn summed<T: Number>(n: usize) -> CpuKernel {
-    Box::new(move |l| {
+fn sum<T: Number, D: Dispatch>() -> CpuKernel {
+    Box::new(|l| {
         let (o, len) = l.output_ptr::<T>(0);
         let o = Shared::new(o);
-        let inputs: SmallVec<[Shared<T>; 32]> = (0..n).map(|i| Shared::new(l.input_ptr::<T>(i).0.cast_mut())).collect();
-        l.team().chunks(len, GRAIN, |r| {
-            for start in r.clone().step_by(BLOCK) {
-                let count = BLOCK.min(r.end - start);
-                let mut sums = [T::ZERO; BLOCK];
-                for (i, input) in inputs.iter().enumerate() {
-                    let x = input.get().cast_const();
-                    for (k, sum) in sums[..count].iter_mut().enumerate() {
-                        // SAFETY: every input has `len` elements, and the block is read before it is written.
-                        let x = unsafe { x.add(start + k).read() };
-                        *sum = if i == 0 { x } else { sum.plus(x) };
-                    }
-                }
-                // SAFETY: chunks are disjoint parts of the output.
-                unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), o.get().add(start), count) };
-            }
+        // On the stack for up to 32 inputs.
+        let inputs: SmallVec<[Shared<T>; 32]> =
+            (0..l.num_inputs()).map(|i| Shared::new(l.input_ptr::<T>(i).0.cast_mut())).collect();
+        l.team().chunks(len, GRAIN, |chunk| {
+            // The chunk lies within the output and within each input, which have `len` elements.
+            D::run(Sum { inputs: &inputs, o: o.get(), from: chunk.start, to: chunk.end });
         });
         Ok(())
     })
+}
+
+struct Sum<'a, T> {
+    inputs: &'a [Shared<T>],
+    o: *mut T,
+    from: usize,
+    to: usize,
+}
+
+impl<T: Number> NullaryFnOnce for Sum<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        // Sums are laid aside and written when all inputs are read, since the output may be one of the inputs.
+        const BLOCK: usize = 1024;
+        let mut aside = [T::ZERO; BLOCK];
+        let mut at = self.from;
+        while at < self.to {
+            let n = BLOCK.min(self.to - at);
+            let aside = &mut aside[..n];
+            for (i, x) in self.inputs.iter().enumerate() {
+                // SAFETY: the block lies within every input, and nothing is written while this is borrowed.
+                let x = unsafe { std::slice::from_raw_parts(x.get().add(at).cast_const(), n) };
+                if i == 0 {
+                    aside.copy_from_slice(x);
+                    continue;
+                }
+                for (sum, x) in aside.iter_mut().zip(x) {
+                    *sum = sum.plus(*x);
+                }
+            }
+            // SAFETY: the block lies within the output, and no input's block is borrowed any more.
+            unsafe { std::slice::from_raw_parts_mut(self.o.add(at), n) }.copy_from_slice(aside);
+            at += n;
+        }
+    }
+}
+
+impl Graph {
+    /// The sum of tensors of one shape, named `AddN`. Of no tensors it is reported.
+    #[track_caller]
+    pub fn add_n<'g>(&'g self, tensors: impl IntoIterator<Item = Tensor<'g>>) -> Tensor<'g> {
+        let tensors: Vec<Tensor<'g>> = tensors.into_iter().collect();
+        let count = tensors.len() as i64;
+        self.node_of(&AddN).inputs(tensors).attr("N", count).tensor()
+    }
 }

@@ -1,12 +1,14 @@
-//! `CheckNumerics`: ends the step where a tensor holds a NaN or an infinity.
+//! `CheckNumerics`: its input, or an error where that has NaN or infinite elements.
 
-use super::number::Number;
+use super::elementwise::{Dispatch, GRAIN, Plain, Wide};
 use super::values::{case_with, float};
-use crate::base::DType;
+use crate::base::{DType, Element};
 use crate::device::CpuKernel;
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
+use pulp::NullaryFnOnce;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// TensorFlow's `CheckNumerics`: its input, and an error with the attribute `message` where an element is not finite.
+/// TensorFlow's `CheckNumerics`, with attribute `message`, which its error carries.
 pub struct CheckNumerics;
 
 impl Op for CheckNumerics {
@@ -21,68 +23,116 @@ impl Op for CheckNumerics {
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
         c.want_inputs(1)?;
         if !c.dtype(0).is_floating() {
-            return Err(format!("only float32 and float64 have NaN and infinity, got {}", c.dtype(0)));
+            return Err(format!("want float32 or float64, got {}, which is always a number", c.dtype(0)));
         }
-        Ok(vec![c.inputs[0].clone()])
+        super::like_input(c)
     }
 
-    /// As in TensorFlow the gradient is checked too.
     fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
-        let message = c.node.node().and_then(|n| n.attrs.str("message").map(str::to_string)).unwrap_or_default();
+        let node = c.node.node()?;
+        let message = node.attrs.str("message").unwrap_or_default();
         let message = format!("Not a number (NaN) or infinity (Inf) values detected in gradient. {message}");
-        let graph = c.node.graph();
-        Some(vec![Some(graph.node_of(&CheckNumerics).input(c.grad()).attr("message", message).tensor().into())])
+        Some(vec![Some(c.grad().check_numerics(&message).into())])
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         let message = c.attrs.str("message").unwrap_or_default().to_string();
-        Ok(match c.inputs[0].dtype {
-            DType::F64 => checked::<f64>(message),
-            _ => checked::<f32>(message),
-        })
+        match c.inputs[0].dtype {
+            DType::F32 => Ok(check::<f32, Wide>(message, f32::is_nan, f32::is_infinite)),
+            DType::F64 => Ok(check::<f64, Plain>(message, f64::is_nan, f64::is_infinite)),
+            other => Err(format!("there is no kernel for {other}")),
+        }
     }
 
     fn cases(&self) -> Vec<Case> {
-        let mut attrs = Attrs::new();
-        attrs.set("message", "the case");
-        let values = float(&[3], &[1.0, f32::MAX, -0.0]);
+        let attrs = Attrs::new().with("message", "the loss");
+        let x = float(&[2], &[1.0, f32::MAX]);
         vec![
-            case_with(attrs.clone(), vec![values.clone()], vec![values], false),
-            case_with(attrs, vec![float(&[2], &[0.5, -2.0])], vec![float(&[2], &[0.5, -2.0])], true),
+            case_with(attrs.clone(), vec![x.clone()], vec![x], false),
+            case_with(attrs, vec![float(&[3], &[1.0, -2.0, 0.5])], vec![], true),
         ]
     }
 }
 
-fn checked<T: Number>(message: String) -> CpuKernel {
+fn check<T: Element, D: Dispatch>(message: String, nan: fn(T) -> bool, infinite: fn(T) -> bool) -> CpuKernel
+where
+    for<'a> Bad<'a, T>: NullaryFnOnce<Output = ()>,
+{
     Box::new(move |l| {
         let ((x, len), (o, _)) = (l.input_ptr::<T>(0), l.output_ptr::<T>(0));
-        let (mut nan, mut infinite) = (0usize, 0usize);
-        for i in 0..len {
-            // SAFETY: the input has `len` elements, and nothing is written yet.
-            let x = unsafe { x.add(i).read() };
-            let differs = x.minus(x);
-            if differs.partial_cmp(&T::ZERO).is_none() {
-                if x.partial_cmp(&x).is_none() { nan += 1 } else { infinite += 1 }
-            }
+        // SAFETY: the input has `len` elements, and nothing writes them while this is borrowed.
+        let input = unsafe { std::slice::from_raw_parts(x, len) };
+        let bad = AtomicBool::new(false);
+        l.team().chunks(len, GRAIN, |r| D::run(Bad { x: &input[r], found: &bad }));
+        if bad.load(Ordering::Relaxed) {
+            let count = |is: fn(T) -> bool| input.iter().filter(|v| is(**v)).count();
+            let (nan, infinite) = (count(nan), count(infinite));
+            let what = match (nan, infinite) {
+                (_, 0) => "NaN",
+                (0, _) => "Inf",
+                _ => "Inf and NaN",
+            };
+            return Err(format!("{message}: tensor had {what} values, {} of {len} elements", nan + infinite));
         }
-        let what = match (nan, infinite) {
-            (0, 0) => {
-                // SAFETY: both have `len` elements; they may be one buffer.
-                unsafe { std::ptr::copy(x, o, len) };
-                return Ok(());
-            }
-            (_, 0) => "NaN",
-            (0, _) => "Inf",
-            _ => "Inf and NaN",
-        };
-        Err(format!("{message}: tensor had {what} values, {} of {len} elements", nan + infinite))
+        if !std::ptr::eq(x, o) {
+            // SAFETY: both have `len` elements; they are two buffers.
+            unsafe { std::ptr::copy_nonoverlapping(x, o, len) };
+        }
+        Ok(())
     })
 }
 
+/// Looks for elements that are no numbers.
+struct Bad<'a, T> {
+    x: &'a [T],
+    found: &'a AtomicBool,
+}
+
+macro_rules! bad {
+    ($t:ty) => {
+        impl NullaryFnOnce for Bad<'_, $t> {
+            type Output = ();
+
+            #[inline(always)]
+            fn call(self) {
+                let bad = self.x.iter().fold(0u32, |n, v| n | u32::from(!v.is_finite()));
+                if bad != 0 {
+                    self.found.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    };
+}
+bad!(f32);
+bad!(f64);
+
 impl<'g> Tensor<'g> {
-    /// The same values; the step fails with this message where one of them is a NaN or an infinity.
+    /// The tensor itself; a step in which it has NaN or infinite elements ends with an error that carries the message.
     #[track_caller]
     pub fn check_numerics(self, message: &str) -> Tensor<'g> {
-        self.graph().node_of(&CheckNumerics).input(self).attr("message", message.to_string()).tensor()
+        self.graph().node_of(&CheckNumerics).input(self).attr("message", message).tensor()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Team;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_error_says_which_and_carries_the_message() {
+        let attrs = Attrs::new().with("message", "the loss");
+        let run = |values: &[f32]| {
+            let x = Arc::new(float(&[values.len()], values));
+            crate::graph::evaluate(&CheckNumerics, &attrs, &[x], &Team::new(1, "test")).map(|_| ())
+        };
+        assert_eq!(run(&[1.0, f32::NAN]), Err("the loss: tensor had NaN values, 1 of 2 elements".into()));
+        assert_eq!(run(&[f32::INFINITY]), Err("the loss: tensor had Inf values, 1 of 1 elements".into()));
+        assert_eq!(
+            run(&[f32::NEG_INFINITY, f32::NAN]),
+            Err("the loss: tensor had Inf and NaN values, 2 of 2 elements".into())
+        );
+        assert_eq!(run(&[0.0]), Ok(()));
     }
 }

@@ -9,6 +9,7 @@ mod apply_kernels;
 mod apply_rules;
 #[cfg(test)]
 mod apply_tests;
+mod arg;
 mod barrier;
 mod bias;
 mod binary;
@@ -191,6 +192,8 @@ pub static TABLE: &[OpRef] = &[
     &reduce::ALL,
     &reduce::ANY,
     &reduce::L2Loss,
+    &arg::ARG_MAX,
+    &arg::ARG_MIN,
     &cumulative::CUMSUM,
     &cumulative::CUMPROD,
 ];
