@@ -107,13 +107,16 @@ impl Machine {
     /// The most simulated GPUs of a machine: more threads than that help nobody.
     pub const MAX_GPUS: usize = 1024;
 
+    /// The most threads of one device.
+    pub const MAX_THREADS: usize = 256;
+
     /// A host alone, with all its processors.
     pub fn host() -> Machine {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
         Machine { devices: vec![info(DeviceId::HOST, DeviceKind::Host, threads)], peers: Peers::All }
     }
 
-    /// A host and this many simulated GPUs with one thread each.
+    /// A host and this many simulated GPUs with one thread each; at most [`Machine::MAX_GPUS`].
     pub fn simulated(gpus: usize) -> Machine {
         let mut machine = Machine::host();
         let gpus = gpus.min(Machine::MAX_GPUS) as u16;
@@ -151,15 +154,15 @@ impl Machine {
         Ok(Machine::simulated(count).with_peers(peers))
     }
 
-    /// The same machine with another number of host threads.
+    /// The same machine with another number of host threads, 1 to [`Machine::MAX_THREADS`].
     pub fn with_host_threads(mut self, threads: usize) -> Machine {
-        self.devices[0].threads = threads.max(1);
+        self.devices[0].threads = threads.clamp(1, Machine::MAX_THREADS);
         self
     }
 
-    /// The same machine with another number of threads for each GPU.
+    /// The same machine with another number of threads for each GPU, 1 to [`Machine::MAX_THREADS`].
     pub fn with_gpu_threads(mut self, threads: usize) -> Machine {
-        self.devices[1..].iter_mut().for_each(|d| d.threads = threads.max(1));
+        self.devices[1..].iter_mut().for_each(|d| d.threads = threads.clamp(1, Machine::MAX_THREADS));
         self
     }
 

@@ -40,7 +40,7 @@ impl DeviceMemory {
     pub fn allocate(device: &DeviceInfo, account: &Arc<MemoryUse>, bytes: usize) -> Result<DeviceMemory> {
         let used = account.bytes();
         if let Some(limit) = device.memory_limit
-            && used + bytes as u64 > limit
+            && used.saturating_add(bytes as u64) > limit
         {
             return Err(Error::new(
                 Code::ResourceExhausted,

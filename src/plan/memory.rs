@@ -35,14 +35,14 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// Bytes of a device's arena.
     pub fn arena_bytes(&self, device: DeviceId) -> usize {
-        self.compute_bytes[device.index()] + self.copy_bytes[device.index()]
+        self.compute_bytes[device.index()].saturating_add(self.copy_bytes[device.index()])
     }
 
     /// The byte of the arena where a base value starts.
     pub fn offset(&self, device: DeviceId, value: ValueId) -> Option<usize> {
         self.places[value.index()].map(|(lane, at)| match lane {
             Lane::Compute => at,
-            Lane::Copy => self.compute_bytes[device.index()] + at,
+            Lane::Copy => self.compute_bytes[device.index()].saturating_add(at),
         })
     }
 }
@@ -65,7 +65,8 @@ pub(super) fn plan_memory(p: &Partitioned, devices: usize) -> MemoryPlan {
             for &output in &node.outputs {
                 let lane = &mut plan.copy_bytes[node.device.index()];
                 plan.places[output.index()] = Some((Lane::Copy, *lane));
-                *lane += rounded(p.value(output).desc.bytes());
+                // Sums beyond the address space stay there: no device has that much, which loading says.
+                *lane = lane.saturating_add(rounded(p.value(output).desc.bytes()));
             }
             continue;
         }
@@ -175,15 +176,15 @@ impl Arena {
         let mut start = 0;
         if bytes > 0 {
             for (&at, &(len, _)) in &self.living {
-                if at >= start + bytes {
+                if at >= usize::saturating_add(start, bytes) {
                     break;
                 }
-                start = start.max(at + len);
+                start = start.max(at.saturating_add(len));
             }
             self.living.insert(start, (bytes, value));
             self.starts.insert(value, start);
         }
-        self.size = self.size.max(start + bytes);
+        self.size = self.size.max(start.saturating_add(bytes));
         start
     }
 

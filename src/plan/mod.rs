@@ -20,6 +20,6 @@ pub use memory::{Lane, MemoryPlan};
 pub use partition::partition;
 pub use place::{DefaultDevice, Placed, Placement, PlacementOptions, place, place_all};
 pub use prune::{Pruned, prune};
-pub use schedule::{Schedule, schedule};
+pub use schedule::{Schedule, lay_out, schedule};
 pub use signature::{FeedSpec, Signature};
 pub use step::{CopyInfo, Fetch, Origin, Partitioned, Route, StepNode, StepNodeId, StepNodeKind, Value, ValueId};

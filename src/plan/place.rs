@@ -57,9 +57,15 @@ impl Placed {
         self.get(id).map_or(DeviceId::HOST, |p| p.device)
     }
 
+    /// The nodes that soft placement moved.
+    pub fn moved(&self) -> impl Iterator<Item = (NodeId, &Placement)> {
+        let all = self.placements.iter().enumerate();
+        all.filter_map(|(i, p)| Some((NodeId(i as u32), p.as_ref().filter(|p| p.soft)?)))
+    }
+
     /// How many nodes soft placement moved.
     pub fn soft_moves(&self) -> usize {
-        self.placements.iter().flatten().filter(|p| p.soft).count()
+        self.moved().count()
     }
 }
 

@@ -51,6 +51,13 @@ impl Schedule {
 /// [`Code::ResourceExhausted`] when a device with a memory limit cannot hold its part: the device, the largest buffer
 /// with its node, bytes wanted, the limit, and the largest holders.
 pub fn schedule(step: Partitioned, machine: &Machine) -> Result<Schedule> {
+    let schedule = lay_out(step, machine);
+    check_memory(&schedule, machine)?;
+    Ok(schedule)
+}
+
+/// As [`schedule`], whatever the devices' memory limits are.
+pub fn lay_out(step: Partitioned, machine: &Machine) -> Schedule {
     let devices = machine.devices().len();
     let mut sequences: Vec<Vec<StepNodeId>> = vec![Vec::new(); devices];
     let mut position = Vec::with_capacity(step.nodes.len());
@@ -101,9 +108,7 @@ pub fn schedule(step: Partitioned, machine: &Machine) -> Result<Schedule> {
         }
     }
     let memory = plan_memory(&step, devices);
-    let schedule = Schedule { step, sequences, waits, signals, events, memory };
-    check_memory(&schedule, machine)?;
-    Ok(schedule)
+    Schedule { step, sequences, waits, signals, events, memory }
 }
 
 fn check_memory(schedule: &Schedule, machine: &Machine) -> Result<()> {

@@ -38,7 +38,7 @@ impl Callable<'_, '_> {
                 feeds.len()
             )));
         }
-        let pairs: smallvec::SmallVec<[(Tensor<'_>, &Array); 8]> =
+        let pairs: smallvec::SmallVec<[(Tensor<'_>, &Array); 64]> =
             self.feeds.iter().copied().zip(feeds.iter().copied()).collect();
         let mut state = self.session.lock()?;
         let plan = self.session.plan_for(&mut state, &pairs, &self.fetches, &self.targets)?;

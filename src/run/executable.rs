@@ -2,6 +2,7 @@
 //!
 //! Invariant: running it again allocates nothing; feeds are used where they lie, fetches stay where they were computed.
 
+use super::room::padded;
 use super::store::VariableStore;
 use crate::base::{Array, Diagnostic, Error, Result};
 use crate::device::{
@@ -181,7 +182,7 @@ impl Layout {
                 constants.filter_map(|(i, v)| v.known().map(|a| (i, a.clone()))).collect();
             // Constants on the host are used where the graph holds them.
             let laid_down = if device.is_host() { 0 } else { constants.iter().map(|(_, a)| padded(a)).sum() };
-            let total = arena_bytes + laid_down;
+            let total = arena_bytes.saturating_add(laid_down);
             let mut piece = DeviceMemory::allocate(info, &loader.accounts[device.index()], total)
                 .map_err(|e| with_holders(e, schedule, device))?;
             let mut at = arena_bytes;
@@ -216,10 +217,6 @@ impl Layout {
         let desc = &schedule.step.value(value).desc;
         View { start: self.starts[base.index()].wrapping_add(offset), len: desc.len(), dtype: desc.dtype }
     }
-}
-
-fn padded(array: &Array) -> usize {
-    array.bytes().len().div_ceil(64) * 64
 }
 
 fn with_holders(error: Error, schedule: &Schedule, device: DeviceId) -> Error {

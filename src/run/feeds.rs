@@ -1,13 +1,14 @@
 //! Checks what is fed, fetched and run against the graph, before anything runs.
 
-use crate::base::{Array, Code, Diagnostic, Error, Result, Shape};
+use crate::base::{Code, DType, Diagnostic, Error, Result, Shape};
 use crate::graph::{Graph, Node, Operation, Tensor};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Refuses handles of another graph, poison handles, and repeated feeds.
-pub(super) fn check_handles(
+pub(super) fn check_handles<'a>(
     graph: &Graph,
-    feeds: &[(Tensor<'_>, &Array)],
+    feeds: impl IntoIterator<Item = Tensor<'a>>,
     fetches: &[Tensor<'_>],
     targets: &[Operation<'_>],
 ) -> Result<()> {
@@ -20,14 +21,15 @@ pub(super) fn check_handles(
         );
         Err(Error::invalid(message))
     };
-    for (i, (tensor, _)) in feeds.iter().enumerate() {
+    let mut fed = HashSet::new();
+    for tensor in feeds {
         if !std::ptr::eq(tensor.graph(), graph) {
             return foreign("feed", tensor.name(), tensor.graph());
         }
         if tensor.is_poison() {
             return Err(poisoned(graph, "feed"));
         }
-        if feeds[..i].iter().any(|(t, _)| t == tensor) {
+        if !fed.insert(tensor.id()) {
             return Err(Error::invalid(format!("'{}' is fed twice; feed each tensor once", tensor.name())));
         }
     }
@@ -58,24 +60,21 @@ fn poisoned(graph: &Graph, what: &str) -> Error {
 }
 
 /// Checks one fed array against its tensor.
-pub(super) fn check_feed(node: &Arc<Node>, output: u32, array: &Array) -> Result<()> {
+pub(super) fn check_feed(node: &Arc<Node>, output: u32, dtype: DType, got: &[usize]) -> Result<()> {
     let fact = &node.outputs[output as usize];
     let name = node.output_name(output);
     let refuse = |message: String| Err(Diagnostic::at(Code::InvalidArgument, message, node.source).into());
-    if array.dtype() != fact.dtype {
+    if dtype != fact.dtype {
         return refuse(format!(
-            "cannot feed an array of {} for '{name}', which is {}; convert it with Array::cast({})",
-            array.dtype(),
-            fact.dtype,
-            fact.dtype
+            "cannot feed an array of {dtype} for '{name}', which is {}; convert it with Array::cast({})",
+            fact.dtype, fact.dtype
         ));
     }
     let Some(want) = fact.shape.dims() else { return Ok(()) };
-    let got = array.dims();
     if want.len() != got.len() {
         return refuse(format!(
             "cannot feed an array of shape {} for '{name}', which has shape {}: the ranks are {} and {}; reshape the array",
-            array.shape(),
+            Shape::known(got),
             fact.shape,
             got.len(),
             want.len()

@@ -7,7 +7,9 @@
 mod callable;
 mod executable;
 mod feeds;
+mod remarks;
 mod request;
+mod room;
 mod session;
 mod store;
 #[cfg(test)]

@@ -4,18 +4,16 @@
 
 use super::executable::{Executable, Loader};
 use super::feeds::{check_feed, check_handles};
+use super::room::{GiveWay, check_room};
 use super::session::{Session, State};
 use crate::base::{Array, Code, DType, Dims, Error, Result};
 use crate::device::{Queue, Team};
 use crate::graph::{Graph, NodeId, Operation, Tensor, TensorId};
-use crate::plan::{FeedSpec, Fetch, Signature};
+use crate::plan::{FeedSpec, Fetch, Schedule, Signature};
 use std::sync::Arc;
 
 /// The largest integer feed, in elements, whose value may decide sizes.
 const VALUE_FEED_ELEMENTS: usize = 64;
-
-/// How often a grown graph may be planned again before the session remarks on it.
-const GROWTH_PLANS: usize = 3;
 
 /// A request as the user writes it, and the plan that serves it.
 pub(super) struct Plan {
@@ -43,36 +41,30 @@ impl Session<'_> {
         if let Some(plan) = state.plans.iter().find(|p| p.serves(self.graph, feeds, fetches, targets)) {
             return Ok(plan.clone());
         }
-        check_handles(self.graph, feeds, fetches, targets)?;
+        check_handles(self.graph, feeds.iter().map(|f| f.0), fetches, targets)?;
         self.graph.check()?;
         let before = state.nodes.len();
         self.refresh_nodes(state);
         for (tensor, array) in feeds {
-            check_feed(&state.nodes[tensor.id().node.index()], tensor.id().output, array)?;
+            let id = tensor.id();
+            check_feed(&state.nodes[id.node.index()], id.output, array.dtype(), array.dims())?;
         }
-        let mut order: Vec<usize> = (0..feeds.len()).collect();
-        order.sort_by_key(|&i| feeds[i].0.id());
         let value_of =
             |a: &Array| (a.dtype().is_integer() && a.len() <= VALUE_FEED_ELEMENTS).then(|| Arc::new(a.clone()));
-        let mut signature = Signature {
-            feeds: (order.iter())
-                .map(|&i| {
-                    let (tensor, array) = feeds[i];
-                    let (dtype, dims) = (array.dtype(), array.dims().into());
-                    FeedSpec { tensor: tensor.id(), dtype, dims, value: value_of(array) }
-                })
-                .collect(),
-            fetches: fetches.iter().map(|t| t.id()).collect(),
-            targets: targets.iter().map(|o| o.id()).collect(),
-        };
-        signature.fetches.sort_unstable();
-        signature.fetches.dedup();
-        signature.targets.sort_unstable();
-        signature.targets.dedup();
+        let signature = Signature::new(
+            feeds.iter().map(|(tensor, array)| {
+                let (dtype, dims) = (array.dtype(), array.dims().into());
+                FeedSpec { tensor: tensor.id(), dtype, dims, value: value_of(array) }
+            }),
+            fetches.iter().map(|t| t.id()),
+            targets.iter().map(|o| o.id()),
+        );
         let executable = match state.plans.iter().find(|p| p.has(&signature)) {
             Some(plan) => plan.executable.clone(),
             None => {
                 let schedule = self.make_schedule(state.nodes.clone(), signature.clone())?;
+                self.make_room(state, &schedule)?;
+                state.remarks.look_at(&schedule);
                 let State { store, stateful, .. } = &mut *state;
                 let mut loader = Loader {
                     machine: &self.options.machine,
@@ -84,7 +76,10 @@ impl Session<'_> {
                 let executable = Arc::new(Executable::load(schedule, &mut loader)?);
                 self.start_devices(&executable)?;
                 state.built += 1;
-                self.remark_on_growth(state, before);
+                if before > 0 && state.nodes.len() > before {
+                    let State { remarks, nodes, .. } = &mut *state;
+                    remarks.grew(nodes.last().map(|n| (&n.name, n.source)));
+                }
                 executable
             }
         };
@@ -119,17 +114,30 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn remark_on_growth(&self, state: &mut State, before: usize) {
-        if before == 0 || state.nodes.len() == before {
-            return;
+    /// Sees to it that a plan fits the memory limits. Kept plans give way before it is refused.
+    fn make_room(&self, state: &mut State, schedule: &Schedule) -> Result<()> {
+        let fits = |state: &State, give_way| {
+            check_room(schedule, &self.options.machine, &self.accounts, &state.store, give_way)
+        };
+        let beside_all = fits(state, GiveWay::Nothing);
+        if beside_all.is_err() && fits(state, GiveWay::Plans).is_ok() {
+            release(std::mem::take(&mut state.plans));
+            return fits(state, GiveWay::Nothing);
         }
-        state.grown += 1;
-        if state.grown == GROWTH_PLANS {
-            let newest = state.nodes.last().map_or(String::new(), |n| format!("'{}' (made at {})", n.name, n.source));
-            state.warnings.push(format!(
-                "the graph has grown between runs {GROWTH_PLANS} times and was planned again each time, last for {newest}; \
-                 build operations once, before the loop, and call Graph::finalize to catch this"
-            ));
+        beside_all
+    }
+}
+
+/// Lets plans go, and waits until no queue holds their memory any more.
+pub(super) fn release(plans: Vec<Arc<Plan>>) {
+    let mut executables: Vec<Arc<Executable>> = plans.iter().map(|p| p.executable.clone()).collect();
+    executables.sort_by_key(Arc::as_ptr);
+    executables.dedup_by(|a, b| Arc::ptr_eq(a, b));
+    drop(plans);
+    for executable in executables {
+        // A queue lets its part of a step go just after the step has ended.
+        while Arc::strong_count(&executable) > 1 {
+            std::thread::yield_now();
         }
     }
 }

@@ -1,13 +1,15 @@
 //! `Session`: plans, loads and runs steps of a graph.
 
 use super::executable::StatefulKernels;
-use super::feeds::check_handles;
-use super::request::{Plan, fetched};
+use super::feeds::{check_feed, check_handles};
+use super::remarks::Remarks;
+use super::request::{Plan, fetched, release};
+use super::room::{GiveWay, check_room};
 use super::store::VariableStore;
 use crate::base::{Array, Code, Diagnostic, Error, Result};
 use crate::device::{DeviceId, Machine, MemoryUse, Queue, Span, Team, Waiter};
 use crate::graph::{Graph, Node, NodeId, Operation, Tensor, Variable};
-use crate::plan::{CopyInfo, FeedSpec, PlacementOptions, Schedule, Signature, partition, place, prune, schedule};
+use crate::plan::{CopyInfo, FeedSpec, PlacementOptions, Schedule, Signature, lay_out, partition, place, prune};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// What a session runs on, and how it places.
@@ -78,11 +80,10 @@ pub(super) struct State {
     pub(super) plans: Vec<Arc<Plan>>,
     pub(super) nodes: Arc<Vec<Arc<Node>>>,
     pub(super) built: usize,
-    pub(super) grown: usize,
     pub(super) closed: bool,
     /// Why the variables cannot be trusted, if a fault left them half changed.
     pub(super) broken: Option<String>,
-    pub(super) warnings: Vec<String>,
+    pub(super) remarks: Remarks,
     pub(super) undo: Vec<Vec<u8>>,
 }
 
@@ -189,7 +190,7 @@ impl<'g> Session<'g> {
     /// # Errors
     /// When it has none, or belongs to another graph.
     pub fn value(&self, variable: Variable<'_>) -> Result<Array> {
-        check_handles(self.graph, &[], &[variable.value()], &[])?;
+        check_handles(self.graph, [], &[variable.value()], &[])?;
         let state = self.lock()?;
         state.store.read(variable.op().id())?.ok_or_else(|| uninitialized(&[variable.name()], false))
     }
@@ -209,7 +210,7 @@ impl<'g> Session<'g> {
     pub fn load_all(&self, values: &[(Variable<'_>, &Array)]) -> Result<()> {
         let mut problems = Vec::new();
         for (variable, value) in values {
-            check_handles(self.graph, &[], &[variable.value()], &[])?;
+            check_handles(self.graph, [], &[variable.value()], &[])?;
             if value.dtype() != variable.dtype() || value.shape() != variable.shape() {
                 problems.push(Diagnostic::new(
                     Code::InvalidArgument,
@@ -267,15 +268,17 @@ impl<'g> Session<'g> {
         (0..self.queues.len() as u16).map(DeviceId).filter(|d| self.queues[d.index()].get().is_some()).collect()
     }
 
-    /// Remarks that are no errors, such as a graph that grows from step to step.
+    /// Remarks that are no errors, one line for each matter: a graph that grows from step to step, nodes that soft
+    /// placement moved, copies that go through the host.
     pub fn warnings(&self) -> Vec<String> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner()).warnings.clone()
+        self.state.lock().unwrap_or_else(|e| e.into_inner()).remarks.lines()
     }
 
     /// Ends the session: its plans and variables go, and every later run is an error.
     pub fn close(&self) {
         let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
-        *state = State { closed: true, built: state.built, ..State::default() };
+        let closed = State { closed: true, built: state.built, ..State::default() };
+        release(std::mem::replace(&mut *state, closed).plans);
     }
 
     /// The schedule that a run with these feeds would use, without loading or running it.
@@ -288,16 +291,23 @@ impl<'g> Session<'g> {
         fetches: &[Tensor<'_>],
         targets: &[Operation<'_>],
     ) -> Result<Schedule> {
-        check_handles(self.graph, &[], fetches, targets)?;
-        let signature = Signature {
-            feeds: (feeds.iter())
-                .map(|(t, dims)| FeedSpec { tensor: t.id(), dtype: t.dtype(), dims: (*dims).into(), value: None })
-                .collect(),
-            fetches: fetches.iter().map(|t| t.id()).collect(),
-            targets: targets.iter().map(|o| o.id()).collect(),
-        };
+        check_handles(self.graph, feeds.iter().map(|f| f.0), fetches, targets)?;
         self.graph.check()?;
-        self.make_schedule(Arc::new(self.graph.nodes()), signature)
+        let nodes = self.graph.nodes();
+        for (tensor, dims) in feeds {
+            let id = tensor.id();
+            check_feed(&nodes[id.node.index()], id.output, tensor.dtype(), dims)?;
+        }
+        let feeds = feeds.iter();
+        let signature = Signature::new(
+            feeds.map(|(t, dims)| FeedSpec { tensor: t.id(), dtype: t.dtype(), dims: (*dims).into(), value: None }),
+            fetches.iter().map(|t| t.id()),
+            targets.iter().map(|o| o.id()),
+        );
+        let schedule = self.make_schedule(Arc::new(nodes), signature)?;
+        let state = self.lock()?;
+        check_room(&schedule, &self.options.machine, &self.accounts, &state.store, GiveWay::Plans)?;
+        Ok(schedule)
     }
 
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, State>> {
@@ -323,7 +333,7 @@ impl<'g> Session<'g> {
         which.sort_unstable();
         which.dedup();
         let placed = place(&pruned.nodes, &which, machine, &self.options.placement)?;
-        schedule(partition(pruned, placed, machine)?, machine)
+        Ok(lay_out(partition(pruned, placed, machine)?, machine))
     }
 
     /// Launches a plan and waits for it.

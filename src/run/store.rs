@@ -66,6 +66,12 @@ impl VariableStore {
         self.variables.get(&id).map(|v| v.device)
     }
 
+    /// The variables on a device, and their bytes.
+    pub fn on_device(&self, device: DeviceId) -> impl Iterator<Item = (NodeId, usize)> {
+        let here = self.variables.iter().filter(move |(_, v)| v.device == device);
+        here.map(|(id, v)| (*id, v.memory.len()))
+    }
+
     /// A copy of the variable's value, if it has one.
     ///
     /// # Errors
