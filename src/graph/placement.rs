@@ -2,6 +2,7 @@
 
 use super::node::{DeviceRequest, DeviceRule};
 use crate::base::DeviceSpec;
+use crate::device::Machine;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
@@ -43,7 +44,9 @@ impl VariablePlacement {
     }
 
     fn new(rule: Rule, gpus: u32) -> VariablePlacement {
-        VariablePlacement { rule, loads: Arc::new(Mutex::new(vec![0; gpus.max(1) as usize])) }
+        // No machine has more GPUs, so that a variable beyond would never find its own.
+        let gpus = (gpus as usize).clamp(1, Machine::MAX_GPUS);
+        VariablePlacement { rule, loads: Arc::new(Mutex::new(vec![0; gpus])) }
     }
 
     /// The rule's name, as the placement tables print it.
@@ -71,7 +74,7 @@ impl VariablePlacement {
             }
             Rule::LeastBytes => {
                 let next = least(&loads);
-                loads[next] += bytes;
+                loads[next] = loads[next].saturating_add(bytes);
                 DeviceSpec::device("GPU", next as u32)
             }
         };

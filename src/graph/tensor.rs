@@ -6,7 +6,6 @@ use super::graph::Graph;
 use super::node::{Node, NodeId, TensorId};
 use crate::base::{DType, DeviceSpec, Diagnostic, POISON_DIM, Shape};
 use std::fmt;
-use std::panic::Location;
 use std::sync::Arc;
 
 /// One output of one node of a graph.
@@ -72,11 +71,9 @@ impl<'g> Operation<'g> {
     pub fn output(self, output: usize) -> Tensor<'g> {
         let Some(node) = self.node() else { return self.graph.poison_tensor() };
         if output >= node.outputs.len() {
-            self.graph.report(Diagnostic::at(
-                crate::base::Code::OutOfRange,
-                format!("'{}' has {} outputs, output {output} was asked for", node.name, node.outputs.len()),
-                Location::caller(),
-            ));
+            let message = format!("'{}' has {} outputs, output {output} was asked for", node.name, node.outputs.len());
+            let source = self.graph.source_line();
+            self.graph.report(Diagnostic::at(crate::base::Code::OutOfRange, message, source));
             return self.graph.poison_tensor();
         }
         Tensor { graph: self.graph, id: TensorId { node: self.id, output: output as u32 } }
@@ -149,19 +146,18 @@ impl<'g> Tensor<'g> {
             return POISON_DIM;
         }
         let shape = self.shape();
-        shape.dim(axis).unwrap_or_else(|| {
-            let fix = match shape.rank() {
-                None => "declare the rank and this size of the input it comes from",
-                Some(rank) if axis >= rank => "axes count from 0",
-                Some(_) => "declare this size, or use a size that is known",
-            };
-            self.graph.report(Diagnostic::at(
-                crate::base::Code::InvalidArgument,
-                format!("the size of axis {axis} of '{}' is not known: its shape is {shape}; {fix}", self.name()),
-                Location::caller(),
-            ));
-            POISON_DIM
-        })
+        if let Some(size) = shape.dim(axis) {
+            return size;
+        }
+        let fix = match shape.rank() {
+            None => "declare the rank and this size of the input it comes from",
+            Some(rank) if axis >= rank => "axes count from 0",
+            Some(_) => "declare this size, or use a size that is known",
+        };
+        let message = format!("the size of axis {axis} of '{}' is not known: its shape is {shape}; {fix}", self.name());
+        let source = self.graph.source_line();
+        self.graph.report(Diagnostic::at(crate::base::Code::InvalidArgument, message, source));
+        POISON_DIM
     }
 }
 

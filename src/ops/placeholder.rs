@@ -37,11 +37,18 @@ pub trait IntoPlaceholderShape {
     fn into_placeholder_shape(self) -> Shape;
 }
 
-impl<const N: usize> IntoPlaceholderShape for [Option<usize>; N] {
-    fn into_placeholder_shape(self) -> Shape {
-        Shape::partial(self)
-    }
+macro_rules! into_placeholder_shape {
+    ($($rank:literal),*) => {$(
+        impl IntoPlaceholderShape for [Option<usize>; $rank] {
+            fn into_placeholder_shape(self) -> Shape {
+                Shape::partial(self)
+            }
+        }
+    )*};
 }
+
+// Not for rank 0, so that `[]` can only mean known sizes, and no type has to be written beside it.
+into_placeholder_shape!(1, 2, 3, 4, 5, 6, 7, 8);
 
 impl<const N: usize> IntoPlaceholderShape for [usize; N] {
     fn into_placeholder_shape(self) -> Shape {

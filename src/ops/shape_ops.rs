@@ -264,8 +264,10 @@ macro_rules! shape_arg {
         }
         impl<'g> ShapeArg<'g> for &[$t] {
             fn shape_arg(self) -> Option<Result<Vec<i64>, Tensor<'g>>> {
-                // Sizes beyond int64 are no sizes; POISON_DIM is one of them.
-                self.iter().map(|&s| i64::try_from(s).ok()).collect::<Option<Vec<i64>>>().map(Ok)
+                let poison = |s: $t| usize::try_from(s) == Ok(crate::base::POISON_DIM);
+                // Sizes beyond int64 fit nothing, and the node says so.
+                let size = |&s: &$t| (!poison(s)).then(|| i64::try_from(s).unwrap_or(i64::MAX));
+                self.iter().map(size).collect::<Option<Vec<i64>>>().map(Ok)
             }
         }
     )*};

@@ -260,7 +260,7 @@ impl Graph {
         }
         self.name_scope(full, || {
             let scope = self.current_name_scope();
-            let bytes = shape.num_elements().unwrap_or(0) * dtype.size();
+            let bytes = shape.num_elements().and_then(|n| n.checked_mul(dtype.size())).unwrap_or(usize::MAX);
             let builder =
                 self.node_of(&VariableV2).name(format!("{scope}/")).attr("dtype", dtype).attr("shape", shape.clone());
             let node = place(builder, bytes as u64).add();

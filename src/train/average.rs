@@ -81,8 +81,10 @@ fn check(towers: &[Vec<GradAndVar<'_>>], options: &AverageOptions) -> Result<(),
         if rows.len() != towers.len() {
             return Err(format!("rows must have one entry per tower: want {}, got {}", towers.len(), rows.len()));
         }
-        if rows.iter().sum::<usize>() == 0 {
-            return Err("the towers must have at least one row together, got none".into());
+        match rows.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)) {
+            Some(0) => return Err("the towers must have at least one row together, got none".into()),
+            None => return Err(format!("the towers' rows are more than can be counted: {rows:?}")),
+            Some(_) => {}
         }
     }
     for (i, tower) in towers.iter().enumerate().skip(1) {

@@ -9,6 +9,7 @@ use super::parts::{add_n, node as start, scalar};
 use super::split::refuse_split;
 use super::summary::TowerSummary;
 use crate::base::{Code, DType, Diagnostic};
+use crate::device::Machine;
 use crate::graph::{Graph, Operation, ScopeOptions, Tensor, VariablePlacement, keys};
 use crate::ops::IntoPlaceholderShape;
 use std::sync::{Mutex, MutexGuard};
@@ -103,9 +104,14 @@ impl<'g> Towers<'g> {
             let message = "want at least 1 tower, got 0";
             graph.report(Diagnostic::at(Code::InvalidArgument, message, graph.source_line()));
         }
+        let most = Machine::MAX_GPUS;
+        if towers > most {
+            let message = format!("want at most {most} towers, got {towers}");
+            graph.report(Diagnostic::at(Code::InvalidArgument, message, graph.source_line()));
+        }
         Towers {
             graph,
-            devices: (0..towers).map(|i| format!("/gpu:{i}")).collect(),
+            devices: (0..towers.min(most)).map(|i| format!("/gpu:{i}")).collect(),
             placement: None,
             average: AverageOptions::default(),
             uneven: false,
@@ -117,8 +123,13 @@ impl<'g> Towers<'g> {
 
     /// The towers' devices, one each; their number becomes the number of towers.
     #[must_use]
+    #[track_caller]
     pub fn devices<S: Into<String>>(mut self, devices: impl IntoIterator<Item = S>) -> Towers<'g> {
         self.devices = devices.into_iter().map(Into::into).collect();
+        if self.devices.is_empty() {
+            let message = "want the device of at least 1 tower, got none";
+            self.graph.report(Diagnostic::at(Code::InvalidArgument, message, self.graph.source_line()));
+        }
         self
     }
 
