@@ -12,7 +12,14 @@ mod small;
 mod vars;
 
 use turret::base::Diagnostic;
+use turret::device::Machine;
 use turret::graph::{Graph, Variable};
+use turret::run::SessionOptions;
+
+/// A session's options for so many simulated GPUs.
+fn sim(gpus: usize) -> SessionOptions {
+    SessionOptions::on(Machine::simulated(gpus))
+}
 
 /// The graph's one problem.
 fn only_problem(g: &Graph) -> Diagnostic {
