@@ -13,3 +13,5 @@ mod equivalence;
 mod fixtures;
 #[path = "suite/house.rs"]
 mod house;
+#[path = "suite/robust/mod.rs"]
+mod robust;
