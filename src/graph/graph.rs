@@ -4,18 +4,17 @@
 //! never while a user's closure runs. Threads may build in one graph at the same time: names stay unique and scopes are
 //! each thread's own, but the order of nodes, and so the suffixes of names, is then no longer the same in every run.
 
-use super::attrs::{Attr, Attrs};
+use super::builder::NodeBuilder;
 use super::collections::Collections;
 use super::names::{self, Kind, NameTable};
 use super::node::{DeviceRequest, DeviceRule, Node, NodeId, TensorId};
-use super::op::{InferContext, OpRef};
+use super::op::InferContext;
 use super::registry::Registry;
 use super::scopes::{DeviceEntry, ScopeState};
 use super::tensor::{Operation, Tensor};
 use crate::base::{Array, Code, DeviceSpec, Diagnostic, Error, Result, SourceLine, nearest};
 use indexmap::IndexMap;
 use smallvec::SmallVec;
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +23,7 @@ use std::thread::ThreadId;
 
 /// A computation graph that is being built. Handles borrow it; it can be shared between threads.
 pub struct Graph {
-    number: u64,
+    pub(super) number: u64,
     inner: Mutex<Inner>,
 }
 
@@ -215,22 +214,7 @@ impl Graph {
         Operation { graph: self, id: NodeId::POISON }
     }
 
-    /// Starts a node of this op type; [`NodeBuilder::add`] adds it.
-    pub fn node_of(&self, op: OpRef) -> NodeBuilder<'_> {
-        NodeBuilder {
-            graph: self,
-            op,
-            name: Cow::Borrowed(op.name()),
-            inputs: SmallVec::new(),
-            controls: SmallVec::new(),
-            attrs: Attrs::new(),
-            device: None,
-            colocate: None,
-            problem: None,
-        }
-    }
-
-    fn add(&self, new: NodeBuilder<'_>, caller: SourceLine) -> NodeId {
+    pub(super) fn add(&self, new: NodeBuilder<'_>, caller: SourceLine) -> NodeId {
         let (source, name_scope, devices, colocation) = {
             let mut inner = self.lock();
             let scope = inner.scope();
@@ -412,92 +396,4 @@ fn no_operation(inner: &Inner, name: &str) -> Error {
     let near = nearest(name, inner.nodes.keys().map(|k| k.as_ref()));
     let near = near.map_or(String::new(), |n| format!("; did you mean '{n}'?"));
     Error::new(Code::NotFound, format!("there is no operation '{name}' among the graph's {}{near}", inner.nodes.len()))
-}
-
-/// A node that is being put together.
-#[must_use = "the node is added by `add`"]
-pub struct NodeBuilder<'g> {
-    graph: &'g Graph,
-    op: OpRef,
-    name: Cow<'static, str>,
-    inputs: SmallVec<[TensorId; 4]>,
-    controls: SmallVec<[NodeId; 2]>,
-    attrs: Attrs,
-    device: Option<DeviceRequest>,
-    colocate: Option<NodeId>,
-    problem: Option<String>,
-}
-
-impl<'g> NodeBuilder<'g> {
-    /// The wanted name, made unique in the current name scope; with a trailing `/` it is absolute and taken as it is.
-    /// Without this, the op type.
-    pub fn name(mut self, name: impl Into<Cow<'static, str>>) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    /// One more input.
-    pub fn input(mut self, tensor: impl Into<Tensor<'g>>) -> Self {
-        let tensor = tensor.into();
-        self.same_graph(tensor.op(), "read");
-        self.inputs.push(tensor.id);
-        self
-    }
-
-    /// More inputs.
-    pub fn inputs(self, tensors: impl IntoIterator<Item = Tensor<'g>>) -> Self {
-        tensors.into_iter().fold(self, |b, t| b.input(t))
-    }
-
-    /// One more node that must have run before.
-    pub fn control(mut self, op: impl Into<Operation<'g>>) -> Self {
-        let op = op.into();
-        self.same_graph(op, "wait for");
-        self.controls.push(op.id);
-        self
-    }
-
-    /// An attribute.
-    pub fn attr(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Attr>) -> Self {
-        self.attrs.set(name, value);
-        self
-    }
-
-    /// The device that it asks for, whatever scopes are open.
-    pub fn device(mut self, spec: DeviceSpec, rule: DeviceRule) -> Self {
-        self.device = Some(DeviceRequest { spec, rule });
-        self
-    }
-
-    /// A node that it must share a device with; device scopes do not count then.
-    pub fn colocate_with(mut self, op: impl Into<Operation<'g>>) -> Self {
-        let op = op.into();
-        self.same_graph(op, "share a device with");
-        self.colocate = Some(op.id);
-        self
-    }
-
-    /// Notes a problem if the operation is one of another graph.
-    fn same_graph(&mut self, op: Operation<'g>, verb: &str) {
-        if !std::ptr::eq(op.graph, self.graph) && !op.is_poison() {
-            let (name, of, own) = (op.name(), op.graph.number, self.graph.number);
-            let text =
-                format!("'{}' in graph {own} cannot {verb} '{name}' of graph {of}; build both in one graph", self.name);
-            self.problem = Some(text);
-        }
-    }
-
-    /// Adds the node. A problem is reported, and gives a poison operation.
-    #[track_caller]
-    pub fn add(self) -> Operation<'g> {
-        let graph = self.graph;
-        Operation { graph, id: graph.add(self, Location::caller()) }
-    }
-
-    /// Adds the node and gives its output 0.
-    #[track_caller]
-    pub fn tensor(self) -> Tensor<'g> {
-        let op = self.add();
-        if op.is_poison() { op.graph.poison_tensor() } else { op.output(0) }
-    }
 }

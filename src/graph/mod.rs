@@ -3,6 +3,7 @@
 //! Invariant: nothing here knows a single op type; `ops` has them, and the methods that build them.
 
 mod attrs;
+mod builder;
 mod collections;
 #[cfg(test)]
 mod devices_tests;
@@ -22,9 +23,10 @@ mod tensor;
 mod variable_scope;
 
 pub use attrs::{Attr, Attrs};
+pub use builder::NodeBuilder;
 pub use collections::{CollectionItem, keys};
 pub use eval::evaluate;
-pub use graph::{Graph, NewNode, NodeBuilder};
+pub use graph::{Graph, NewNode};
 pub use init::{Distribution, FanMode, Init, Regularizer};
 pub use node::{DeviceRequest, DeviceRule, Node, NodeId, TensorId};
 pub use op::{

@@ -31,7 +31,7 @@ pub struct Pruned {
 struct Info {
     descs: SmallVec<[TensorDesc; 1]>,
     values: SmallVec<[Option<Arc<Array>>; 1]>,
-    /// It, or something that it waits for, has effects.
+    /// It, or something that it depends on, has effects: changes a variable, draws, prints, or may refuse its input.
     effects: bool,
     kept: bool,
 }
@@ -122,7 +122,7 @@ impl Pruned {
 /// Placeholders that are needed and not fed (all of them), shapes that do not fit, and shapes that depend on values
 /// which only the run computes; each with the node and its source line.
 pub fn prune(nodes: Arc<Vec<Arc<Node>>>, signature: Signature) -> Result<Pruned> {
-    let needed = reachable(&nodes, &signature, |_, _| true);
+    let needed = reachable(&nodes, &signature, |_, _| true, |_| true);
     check_fed(&nodes, &signature, &needed)?;
     let attempt = |with_values: bool| specialise(&nodes, &signature, &needed, with_values);
     let (info, depends_on_values) = match attempt(false) {
@@ -135,11 +135,15 @@ pub fn prune(nodes: Arc<Vec<Arc<Node>>>, signature: Signature) -> Result<Pruned>
     };
     let mut pruned = Pruned { nodes, signature, kept: Vec::new(), depends_on_values, folded: 0, info };
     let nodes = pruned.nodes.clone();
-    let kept = reachable(&nodes, &pruned.signature, |node, input| {
+    let has_effects = |id: NodeId| pruned.info(id).effects;
+    let follow = |node: &Node, input: usize| {
         let tensor = node.inputs[input];
         let known = pruned.value(tensor).is_some() || node.op.planned_inputs(node.inputs.len()).contains(&input);
-        !known || pruned.info(tensor.node).effects
-    });
+        !known || has_effects(tensor.node)
+    };
+    // Waiting for what has no effect is no reason to run it: the gates around gradients fall away here, and with them
+    // gradients that nobody asked for.
+    let kept = reachable(&nodes, &pruned.signature, follow, has_effects);
     for (i, needed) in needed.iter().enumerate().filter(|(_, n)| **n) {
         let info = pruned.info[i].as_mut().expect("needed");
         let _ = needed;
@@ -154,8 +158,14 @@ pub fn prune(nodes: Arc<Vec<Arc<Node>>>, signature: Signature) -> Result<Pruned>
     Ok(pruned)
 }
 
-/// Marks what fetches and targets depend on. Fed tensors need nothing; `follow` says which data edges count.
-fn reachable(nodes: &[Arc<Node>], signature: &Signature, follow: impl Fn(&Node, usize) -> bool) -> Vec<bool> {
+/// Marks what fetches and targets depend on. Fed tensors need nothing; `follow` says which data edges count, and
+/// `wait_for` which control inputs.
+fn reachable(
+    nodes: &[Arc<Node>],
+    signature: &Signature,
+    follow: impl Fn(&Node, usize) -> bool,
+    wait_for: impl Fn(NodeId) -> bool,
+) -> Vec<bool> {
     let mut marked = vec![false; nodes.len()];
     let fetched = signature.fetches.iter().filter(|t| signature.feed(**t).is_none()).map(|t| t.node);
     let mut pending: Vec<NodeId> = fetched.chain(signature.targets.iter().copied()).collect();
@@ -166,7 +176,7 @@ fn reachable(nodes: &[Arc<Node>], signature: &Signature, follow: impl Fn(&Node, 
         let node = &nodes[id.index()];
         let inputs = node.inputs.iter().enumerate();
         pending.extend(inputs.filter(|(i, t)| signature.feed(**t).is_none() && follow(node, *i)).map(|(_, t)| t.node));
-        pending.extend(node.control_inputs.iter().copied());
+        pending.extend(node.control_inputs.iter().copied().filter(|&c| wait_for(c)));
     }
     marked
 }
@@ -267,7 +277,7 @@ fn node_info(
     }
     let traits = node.op.traits();
     let upstream = |id: NodeId| info[id.index()].as_ref().is_some_and(|i| i.effects);
-    let effects = (traits.stateful && !traits.variable && !node.op.must_be_fed())
+    let effects = ((traits.stateful || traits.fallible) && !traits.variable && !node.op.must_be_fed())
         || of_shapes.is_none() && node.inputs.iter().any(|t| signature.feed(*t).is_none() && upstream(t.node))
         || node.control_inputs.iter().any(|&c| upstream(c));
     let mut known: SmallVec<[Option<Arc<Array>>; 1]> = smallvec::smallvec![None; descs.len()];
