@@ -46,4 +46,6 @@ pub mod plan;
 
 pub mod run;
 
+pub mod report;
+
 pub use base::{Error, Result};
