@@ -1,6 +1,7 @@
 //! The lists that tower programs print: gradients with their variables, tower by tower, and all variables.
 
-use crate::graph::{Gradient, Variable};
+use crate::graph::Variable;
+use crate::train::GradAndVar;
 use std::fmt::Write;
 
 /// The gradient and the variable of each pair, by tower:
@@ -14,22 +15,17 @@ use std::fmt::Write;
 /// ```
 ///
 /// A variable that a tower's loss does not depend on shows with `None`.
-pub fn gradient_listing<'g, Tower, Pair>(towers: impl IntoIterator<Item = Tower>) -> String
-where
-    Tower: IntoIterator<Item = Pair>,
-    Pair: Into<(Option<Gradient<'g>>, Variable<'g>)>,
-{
+pub fn gradient_listing(towers: &[Vec<GradAndVar<'_>>]) -> String {
     let mut text = String::from("towerGrads:\n");
-    for (i, tower) in towers.into_iter().enumerate() {
+    for (i, tower) in towers.iter().enumerate() {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "grads---tower_{i}");
         for pair in tower {
-            let (gradient, variable) = pair.into();
-            let (shown, name) = match gradient {
+            let (shown, name) = match pair.grad {
                 Some(g) => (format!("{:?}", g.values()), g.op().name()),
                 None => ("None".to_string(), "None".to_string()),
             };
-            let _ = writeln!(text, "({shown}, {variable:?})\n\t{name}\n\t{}", variable.name());
+            let _ = writeln!(text, "({shown}, {:?})\n\t{name}\n\t{}", pair.var, pair.var.name());
         }
     }
     text

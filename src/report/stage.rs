@@ -9,12 +9,14 @@ use crate::base::{Error, Result, nearest};
 use crate::device::Machine;
 use crate::graph::{Attr, Attrs, Fact, Node, NodeId, TensorDesc, TensorId};
 use crate::plan::{Placed, Pruned, Schedule};
+use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
 /// A stage of planning.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// The graph as the program built it.
     Built,
@@ -63,7 +65,8 @@ impl FromStr for Stage {
 }
 
 /// What a node of a view is.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum NodeKind {
     /// An operation.
     Op,
@@ -85,7 +88,7 @@ pub enum NodeKind {
 }
 
 /// A node of a view.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct NodeView {
     /// Its name; no other node of the view has it.
     pub name: String,
@@ -108,7 +111,7 @@ pub struct NodeView {
 }
 
 /// A stage, ready to be written as text or dot.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct StageView {
     /// The stage.
     pub stage: Stage,

@@ -1,0 +1,154 @@
+//! `turret bench`: step times, copies and memory, side by side for tower counts and variable placements.
+//!
+//! Rows take turns, step by step, so that what slows the machine for a while slows all of them.
+
+use super::feeds::feeds;
+use super::options::{GlobalOptions, ModelOptions, StepOptions, Variables, towers};
+use super::{model, print, print_json};
+use anyhow::Result;
+use clap::Args;
+use indexmap::IndexMap;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::time::Instant;
+use turret::base::Array;
+use turret::graph::Graph;
+use turret::report::{CopyTable, MemoryTable, human_bytes, table};
+use turret::run::{Callable, Session};
+
+#[derive(Args)]
+pub(super) struct BenchArgs {
+    #[command(flatten)]
+    model: ModelOptions,
+    /// Tower counts, as in 1,2
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2", value_parser = towers)]
+    towers: Vec<usize>,
+    /// Where variables live, as in cpu,gpu
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "cpu,gpu")]
+    variables: Vec<Variables>,
+    /// Measured steps of each row
+    #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
+    steps: u32,
+    /// Steps of each row before measuring
+    #[arg(long, value_name = "N", default_value = "3")]
+    warmup: u32,
+}
+
+#[derive(Serialize)]
+struct Row {
+    towers: usize,
+    variables: &'static str,
+    /// The machine; `sim` says that its GPUs are simulated.
+    devices: String,
+    ms_median: f64,
+    ms_min: f64,
+    ms_max: f64,
+    copies: usize,
+    copy_bytes: u64,
+    /// Variables, constants and arena by device.
+    peak_bytes: IndexMap<String, u64>,
+}
+
+#[derive(Serialize)]
+struct Rows {
+    rows: Vec<Row>,
+}
+
+pub(super) fn bench(global: &GlobalOptions, args: &BenchArgs) -> Result<()> {
+    let options = global.session_options()?;
+    args.model.check()?;
+    let mut combinations = Vec::new();
+    for &towers in &args.towers {
+        global.check_towers(&options.machine, towers)?;
+        combinations.extend(args.variables.iter().map(|&v| (towers, v)));
+    }
+    let graphs: Vec<Graph> = combinations.iter().map(|_| Graph::new()).collect();
+    let mut sessions = Vec::new();
+    let mut rows = Vec::new();
+    for (g, &(towers, variables)) in graphs.iter().zip(&combinations) {
+        let model = model::build(g, &args.model, towers, variables)?;
+        let session = Session::new(g, options.clone())?;
+        model.summarize(global, session.machine());
+        let arrays = feeds(g, &model, &[], args.model.seed)?;
+        let step = StepOptions { fetch: Vec::new(), target: Vec::new() };
+        let schedule = model.schedule(&session, &step)?;
+        let copies = CopyTable::new(&schedule, session.machine());
+        let memory = MemoryTable::new(&schedule, session.machine());
+        session.initialize()?;
+        rows.push(Row {
+            towers,
+            variables: variables.name(),
+            devices: global.machine_name(session.machine()),
+            ms_median: 0.0,
+            ms_min: 0.0,
+            ms_max: 0.0,
+            copies: copies.copies.len(),
+            copy_bytes: copies.total_bytes,
+            peak_bytes: memory.devices.into_iter().map(|m| (m.device, m.total)).collect(),
+        });
+        sessions.push((session, model, arrays));
+    }
+    let prepared: Vec<(Callable<'_, '_>, Vec<&Array>)> = (sessions.iter())
+        .map(|(session, model, arrays)| {
+            let (tensors, arrays): (Vec<_>, Vec<_>) = arrays.iter().map(|(t, a)| (*t, a)).unzip();
+            (session.callable(&tensors, &[], &[model.train]), arrays)
+        })
+        .collect();
+    let times = measure(&prepared, args)?;
+    for (row, mut times) in rows.iter_mut().zip(times) {
+        times.sort_by(f64::total_cmp);
+        let middle = times.len() / 2;
+        row.ms_median = if times.len() % 2 == 1 { times[middle] } else { (times[middle - 1] + times[middle]) / 2.0 };
+        (row.ms_min, row.ms_max) = (times[0], times[times.len() - 1]);
+    }
+    let rows = Rows { rows };
+    if global.json { print_json(&rows) } else { print(&rows.text()) }
+}
+
+/// Milliseconds of each measured step, by row.
+fn measure(prepared: &[(Callable<'_, '_>, Vec<&Array>)], args: &BenchArgs) -> Result<Vec<Vec<f64>>> {
+    let mut times = vec![Vec::with_capacity(args.steps as usize); prepared.len()];
+    let rounds = u64::from(args.warmup) + u64::from(args.steps);
+    // Drawn on standard error, and only on a terminal.
+    let bar = ProgressBar::new(rounds * prepared.len() as u64);
+    bar.set_style(ProgressStyle::with_template("measuring {bar:30} {pos}/{len} steps, {eta} left")?);
+    let mut fetched = Vec::new();
+    for round in 0..rounds {
+        for turn in 0..prepared.len() {
+            // Another row begins each round, so that none always follows the same one.
+            let row = (turn + round as usize) % prepared.len();
+            let (callable, arrays) = &prepared[row];
+            let start = Instant::now();
+            callable.run_into(arrays, &mut fetched)?;
+            let elapsed = start.elapsed().as_secs_f64() * 1e3;
+            if round >= u64::from(args.warmup) {
+                times[row].push(elapsed);
+            }
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(times)
+}
+
+impl Rows {
+    fn text(&self) -> String {
+        let heads = ["towers", "variables", "devices", "ms", "min", "max", "copies", "copied", "peak memory"];
+        let number = ["towers", "ms", "min", "max", "copies", "copied"];
+        let rows = self.rows.iter().map(|r| {
+            let peak: Vec<String> = r.peak_bytes.iter().map(|(d, b)| format!("{d} {}", human_bytes(*b))).collect();
+            vec![
+                r.towers.to_string(),
+                r.variables.to_string(),
+                r.devices.clone(),
+                format!("{:.3}", r.ms_median),
+                format!("{:.3}", r.ms_min),
+                format!("{:.3}", r.ms_max),
+                r.copies.to_string(),
+                human_bytes(r.copy_bytes),
+                peak.join(", "),
+            ]
+        });
+        format!("{}\nms is the median of a step's milliseconds\n", table(&heads, &number, rows))
+    }
+}

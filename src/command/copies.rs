@@ -1,0 +1,41 @@
+//! `turret copies`: what travels between devices in one step.
+
+use super::options::{GlobalOptions, ModelOptions, StepOptions, TowerOptions};
+use super::{model, print, print_json};
+use anyhow::Result;
+use clap::Args;
+use turret::graph::Graph;
+use turret::report::{CopyTable, MemoryTable};
+use turret::run::Session;
+
+#[derive(Args)]
+pub(super) struct CopiesArgs {
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    towers: TowerOptions,
+    #[command(flatten)]
+    step: StepOptions,
+    /// Comma-separated values
+    #[arg(long)]
+    csv: bool,
+}
+
+pub(super) fn copies(global: &GlobalOptions, args: &CopiesArgs) -> Result<()> {
+    let g = Graph::new();
+    let options = global.session_options()?;
+    args.model.check()?;
+    global.check_towers(&options.machine, args.towers.towers)?;
+    let model = model::build(&g, &args.model, args.towers.towers, args.towers.variables)?;
+    let session = Session::new(&g, options)?;
+    model.summarize(global, session.machine());
+    let schedule = model.schedule(&session, &args.step)?;
+    let table = CopyTable::new(&schedule, session.machine());
+    match (global.json, args.csv) {
+        (true, _) => print_json(&table),
+        (false, true) => print(&table.csv()),
+        (false, false) => {
+            print(&format!("{}\n{}", table.text(), MemoryTable::new(&schedule, session.machine()).text()))
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The options that several subcommands share, and what they mean for the library.
+
+use anyhow::{Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use turret::device::Machine;
+use turret::run::SessionOptions;
+
+/// The most towers that are built.
+const MAX_TOWERS: u64 = 1024;
+
+/// The largest size of a layer or batch.
+const MAX_SIZE: u64 = 1 << 24;
+
+#[derive(Args)]
+pub(super) struct GlobalOptions {
+    /// The machine: auto, cpu, sim:N, sim:N@all|pairs|none
+    #[arg(long, global = true, value_name = "MACHINE", default_value = "auto")]
+    devices: String,
+    /// One JSON document on standard output instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Moves operations whose device is not there to one that is, and marks them
+    #[arg(long, global = true)]
+    soft_placement: bool,
+    /// Threads of the host; without it, one for each processor
+    #[arg(long, global = true, value_name = "N")]
+    host_threads: Option<NonZeroUsize>,
+    /// Threads of each simulated GPU
+    #[arg(long, global = true, value_name = "N", default_value = "1")]
+    gpu_threads: NonZeroUsize,
+}
+
+impl GlobalOptions {
+    pub fn machine(&self) -> Result<Machine> {
+        let mut machine = Machine::parse(&self.devices)?.with_gpu_threads(self.gpu_threads.get());
+        if let Some(threads) = self.host_threads {
+            machine = machine.with_host_threads(threads.get());
+        }
+        Ok(machine)
+    }
+
+    pub fn session_options(&self) -> Result<SessionOptions> {
+        let options = SessionOptions::on(self.machine()?);
+        Ok(if self.soft_placement { options.soft() } else { options })
+    }
+
+    /// The machine by name, with `auto` resolved.
+    pub fn machine_name(&self, machine: &Machine) -> String {
+        match &self.devices[..] {
+            "auto" => format!("sim:{}", machine.gpus()),
+            name => name.to_string(),
+        }
+    }
+
+    /// An error where so many towers ask for GPUs that are not there.
+    pub fn check_towers(&self, machine: &Machine, towers: usize) -> Result<()> {
+        let gpus = machine.gpus();
+        let name = self.machine_name(machine);
+        ensure!(
+            towers <= gpus || self.soft_placement,
+            "cannot place {towers} towers: tower {gpus} asks for /gpu:{gpus}, the machine {name} has {gpus} GPUs; use \
+             --devices sim:{towers}, --towers {}, or --soft-placement",
+            gpus.max(1)
+        );
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Model {
+    /// The affine layers of the article, with ReLU between them
+    Mlp,
+}
+
+/// Where variables live.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(super) enum Variables {
+    /// On the host
+    Cpu,
+    /// On /gpu:0
+    Gpu,
+    /// Over the towers' GPUs, each on the one with the fewest bytes
+    Spread,
+    /// A copy in each tower (comes later)
+    Mirrored,
+}
+
+impl Variables {
+    pub fn name(self) -> &'static str {
+        match self {
+            Variables::Cpu => "cpu",
+            Variables::Gpu => "gpu",
+            Variables::Spread => "spread",
+            Variables::Mirrored => "mirrored",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum OptimizerName {
+    Sgd,
+    Momentum,
+    Adam,
+    Rmsprop,
+    Adagrad,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum AverageOn {
+    Cpu,
+    Gpu,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Inputs {
+    /// One input for all, split over the towers
+    Split,
+    /// An input for each tower
+    #[value(name = "per_tower", alias = "per-tower")]
+    PerTower,
+}
+
+/// The sizes of hidden layers.
+#[derive(Clone, Debug)]
+pub(super) struct LayerSizes(pub Vec<usize>);
+
+fn layer_sizes(text: &str) -> Result<LayerSizes, String> {
+    if text.is_empty() || text == "none" {
+        return Ok(LayerSizes(Vec::new()));
+    }
+    let size = |part: &str| match part.trim().parse::<u64>() {
+        Ok(n) if (1..=MAX_SIZE).contains(&n) => Ok(n as usize),
+        _ => Err(format!("'{part}' is no layer size; want numbers from 1 to {MAX_SIZE} as in 512,128,128, or none")),
+    };
+    text.split(',').map(size).collect::<Result<_, _>>().map(LayerSizes)
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    match text.parse::<u64>() {
+        Ok(n) if (1..=MAX_SIZE).contains(&n) => Ok(n as usize),
+        _ => Err(format!("want a number from 1 to {MAX_SIZE}")),
+    }
+}
+
+pub(super) fn towers(text: &str) -> Result<usize, String> {
+    match text.parse::<u64>() {
+        Ok(n) if (1..=MAX_TOWERS).contains(&n) => Ok(n as usize),
+        _ => Err(format!("want a number from 1 to {MAX_TOWERS}")),
+    }
+}
+
+fn learning_rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
+        _ => Err("want a number above 0".to_string()),
+    }
+}
+
+/// What the built-in model is made of.
+#[derive(Args)]
+pub(super) struct ModelOptions {
+    /// A graph file (comes later)
+    graph: Option<PathBuf>,
+    /// The built-in model
+    #[arg(long, value_enum, default_value = "mlp")]
+    model: Model,
+    /// Rows of one step over all towers
+    #[arg(long, visible_alias = "global-batch", value_name = "ROWS", default_value = "2000", value_parser = size)]
+    batch: usize,
+    /// Rows of one step in each tower, instead of --batch
+    #[arg(long, value_name = "ROWS", conflicts_with = "batch", value_parser = size)]
+    tower_batch: Option<usize>,
+    /// Sizes of the hidden layers, or none
+    #[arg(long, value_name = "SIZES", default_value = "512,128,128", value_parser = layer_sizes)]
+    pub dims: LayerSizes,
+    /// Size of a row of the input
+    #[arg(long, value_name = "SIZE", default_value = "600", value_parser = size)]
+    pub dim_in: usize,
+    /// The optimizer
+    #[arg(long, value_enum, default_value = "sgd")]
+    pub optimizer: OptimizerName,
+    /// The learning rate
+    #[arg(long, value_name = "RATE", default_value = "0.01", value_parser = learning_rate)]
+    pub learning_rate: f64,
+    /// Where gradients are averaged; gpu is /gpu:0
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub average_on: AverageOn,
+    /// One input split over the towers, or one for each
+    #[arg(long, value_enum, default_value = "split")]
+    pub inputs: Inputs,
+    /// Seed of the variables and of generated inputs
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u32,
+}
+
+impl ModelOptions {
+    /// An error for what later versions offer.
+    pub fn check(&self) -> Result<()> {
+        if let Some(path) = &self.graph {
+            bail!(
+                "cannot read '{}': graph files (.pb, .pbtxt) come later; leave it out to use the built-in model (--model mlp)",
+                path.display()
+            );
+        }
+        let Model::Mlp = self.model;
+        Ok(())
+    }
+
+    /// Rows of one step over so many towers.
+    pub fn global_batch(&self, towers: usize) -> usize {
+        self.tower_batch.map_or(self.batch, |rows| rows * towers)
+    }
+}
+
+/// How many towers, and where their variables live.
+#[derive(Args)]
+pub(super) struct TowerOptions {
+    /// Number of towers; tower i is on /gpu:i
+    #[arg(long, value_name = "N", default_value = "1", value_parser = towers)]
+    pub towers: usize,
+    /// Where variables live
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub variables: Variables,
+}
+
+/// What one step computes.
+#[derive(Args)]
+pub(super) struct StepOptions {
+    /// A tensor to fetch, as in loss or split:1; may be given several times
+    #[arg(long, value_name = "TENSOR")]
+    pub fetch: Vec<String>,
+    /// An operation to run; without --fetch and --target, the train op
+    #[arg(long, value_name = "OPERATION")]
+    pub target: Vec<String>,
+}

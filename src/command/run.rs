@@ -1,0 +1,174 @@
+//! `turret run`: runs steps and shows what they fetch.
+
+use super::arrays::{read_npz, write_npz};
+use super::feeds::{FeedFile, feed_file, feeds};
+use super::options::{GlobalOptions, ModelOptions, StepOptions, TowerOptions};
+use super::{model, print, print_json};
+use anyhow::{Context, Result, anyhow, ensure};
+use clap::Args;
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use turret::base::{Array, Bool8, nearest};
+use turret::graph::{Graph, Tensor};
+use turret::report::timeline;
+use turret::run::Session;
+
+#[derive(Args)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    towers: TowerOptions,
+    #[command(flatten)]
+    step: StepOptions,
+    /// A tensor and the file that it is fed from; inputs of the built-in model that are not fed are made up
+    #[arg(long, value_name = "NAME=FILE.npy", value_parser = feed_file)]
+    feed: Vec<FeedFile>,
+    /// An operation to run before the first step; without it and --variables-from, all initializers
+    #[arg(long, value_name = "OPERATION")]
+    init: Vec<String>,
+    /// Values of variables to start from
+    #[arg(long, value_name = "FILE.npz")]
+    variables_from: Option<PathBuf>,
+    /// Where the values of all variables are written at the end
+    #[arg(long, value_name = "FILE.npz")]
+    save_variables: Option<PathBuf>,
+    /// Number of steps
+    #[arg(long, value_name = "N", default_value = "1")]
+    steps: usize,
+    /// Where a trace of the last step is written, for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE.json")]
+    timeline: Option<PathBuf>,
+}
+
+pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
+    let g = Graph::new();
+    let options = global.session_options()?;
+    args.model.check()?;
+    global.check_towers(&options.machine, args.towers.towers)?;
+    for path in args.save_variables.iter().chain(&args.timeline) {
+        check_folder(path)?;
+    }
+    let model = model::build(&g, &args.model, args.towers.towers, args.towers.variables)?;
+    let session = Session::new(&g, options)?;
+    model.summarize(global, session.machine());
+    let (mut fetches, targets) = model.step(&g, &args.step)?;
+    let mut names = args.step.fetch.clone();
+    if args.step.fetch.is_empty() && args.step.target.is_empty() {
+        names.push("loss".to_string());
+        fetches.push(model.towers.loss);
+    }
+    let arrays = feeds(&g, &model, &args.feed, args.model.seed)?;
+    let fed: Vec<(Tensor<'_>, &Array)> = arrays.iter().map(|(t, a)| (*t, a)).collect();
+    start(&session, args)?;
+
+    let mut steps = Vec::new();
+    for step in 1..=args.steps {
+        let values = match &args.timeline {
+            Some(path) if step == args.steps => {
+                let (values, metadata) = session.run_traced(&fed, &fetches, &targets)?;
+                let trace = serde_json::to_vec(&timeline(&metadata, session.machine()))?;
+                std::fs::write(path, trace).with_context(|| format!("cannot write '{}'", path.display()))?;
+                values
+            }
+            _ => session.run(&fed, &fetches, &targets)?,
+        };
+        if global.json {
+            let fetched: Map<String, Value> = names.iter().cloned().zip(values.iter().map(as_json)).collect();
+            steps.push(json!({"fetches": fetched}));
+        } else {
+            let shown: Vec<String> = names.iter().zip(&values).map(|(n, v)| format!("{n} {}", in_words(v))).collect();
+            print(&format!("step {step}: {}\n", if shown.is_empty() { "done".to_string() } else { shown.join(", ") }))?;
+        }
+    }
+    for warning in session.warnings() {
+        eprintln!("warning: {warning}");
+    }
+    if let Some(path) = &args.save_variables {
+        let all = g.all_variables().into_iter().map(|v| Ok((v.name(), session.value(v)?)));
+        write_npz(path, &all.collect::<Result<Vec<_>>>()?)?;
+    }
+    if global.json { print_json(&json!({"steps": steps})) } else { Ok(()) }
+}
+
+/// An error now rather than after the last step.
+fn check_folder(path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ensure!(folder.is_dir(), "cannot write '{}': there is no folder '{}'", path.display(), folder.display());
+    Ok(())
+}
+
+/// Gives variables their first values.
+fn start(session: &Session<'_>, args: &RunArgs) -> Result<()> {
+    let g = session.graph();
+    if args.init.is_empty() && args.variables_from.is_none() {
+        return Ok(session.initialize()?);
+    }
+    let init = args.init.iter().map(|name| g.operation(name)).collect::<turret::Result<Vec<_>>>()?;
+    session.run_targets(&init)?;
+    let Some(path) = &args.variables_from else { return Ok(()) };
+    let variables = g.all_variables();
+    let values = read_npz(path, |name| match variables.iter().find(|v| v.name() == name) {
+        Some(v) => Ok((v.dtype(), v.shape().to_dims().unwrap_or_default().to_vec())),
+        None => {
+            let names: Vec<String> = variables.iter().map(|v| v.name()).collect();
+            let near = nearest(name, names.iter().map(String::as_str));
+            let near = near.map_or(String::new(), |n| format!("; did the file mean '{n}'?"));
+            Err(anyhow!("the graph has no such variable among its {}{near}", names.len()))
+        }
+    })?;
+    let named = |name: &str| variables.iter().copied().find(|v| v.name() == name);
+    let pairs: Vec<_> = values.iter().filter_map(|(name, value)| Some((named(name)?, value))).collect();
+    session.load_all(&pairs)?;
+    let missing = session.uninitialized_variables()?;
+    ensure!(
+        missing.is_empty(),
+        "'{}' has {} of {} variables; '{}' {} missing; add --init init to start from initial values",
+        path.display(),
+        pairs.len(),
+        variables.len(),
+        missing[0],
+        if missing.len() == 1 { "is".to_string() } else { format!("and {} more are", missing.len() - 1) }
+    );
+    Ok(())
+}
+
+/// The value of a scalar, or type, shape and first values.
+fn in_words(array: &Array) -> String {
+    match array.dims() {
+        [] => element(array, 0).to_string().replace('"', ""),
+        _ => format!("{array:?}"),
+    }
+}
+
+/// Nested lists of numbers; numbers that JSON has not are the strings `NaN`, `inf` and `-inf`.
+fn as_json(array: &Array) -> Value {
+    fn nested(array: &Array, dims: &[usize], at: &mut usize) -> Value {
+        match dims {
+            [] => {
+                *at += 1;
+                element(array, *at - 1)
+            }
+            [size, inner @ ..] => (0..*size).map(|_| nested(array, inner, at)).collect(),
+        }
+    }
+    nested(array, array.dims(), &mut 0)
+}
+
+fn element(array: &Array, i: usize) -> Value {
+    if let Ok(all) = array.as_slice::<Bool8>() {
+        return all[i].get().into();
+    }
+    if let Ok(all) = array.as_slice::<i64>() {
+        return all[i].into();
+    }
+    if let Ok(all) = array.as_slice::<i32>() {
+        return all[i].into();
+    }
+    // The shortest text of a float32 is not that of the same number as a float64.
+    let text = array.as_slice::<f32>().map_or_else(|_| array.get_f64(i).to_string(), |all| all[i].to_string());
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() => number.into(),
+        _ => text.into(),
+    }
+}
