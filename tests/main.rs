@@ -5,8 +5,12 @@
 
 #[path = "suite/cases/mod.rs"]
 mod cases;
+#[path = "suite/command.rs"]
+mod command;
 #[path = "suite/differential/mod.rs"]
 mod differential;
+#[path = "suite/dumps.rs"]
+mod dumps;
 #[path = "suite/equivalence.rs"]
 mod equivalence;
 #[path = "suite/fixtures/mod.rs"]

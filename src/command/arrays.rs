@@ -27,7 +27,11 @@ pub(super) fn read_npy(path: &Path) -> Result<Array> {
 fn read_array(mut reader: impl Read, available: u64) -> Result<Array> {
     let header = read_header(&mut reader).context("it is no .npy file")?;
     check_shape(&header, available)?;
-    let header = npyz::NpyHeader::from_reader(&header[..]).context("its header cannot be read")?;
+    let header = npyz::NpyHeader::from_reader(&header[..]).map_err(|e| {
+        // The parser's messages show the header whole.
+        let why: String = e.to_string().lines().next().unwrap_or_default().chars().take(80).collect();
+        anyhow!("its header cannot be read: {why}")
+    })?;
     let dims: Vec<usize> = header.shape().iter().map(|&d| usize::try_from(d)).collect::<Result<_, _>>()?;
     let fortran = header.order() == npyz::Order::Fortran;
     let descr = header.dtype().descr();

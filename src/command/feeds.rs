@@ -58,8 +58,15 @@ pub(super) fn feeds<'g>(
 }
 
 fn read_feed(path: &Path, tensor: Tensor<'_>) -> Result<Array> {
-    cast(read_npy(path)?, tensor.dtype())
-        .with_context(|| format!("cannot feed '{}' for '{}'", path.display(), tensor.name()))
+    let of = || format!("cannot feed '{}' for '{}'", path.display(), tensor.name());
+    let array = cast(read_npy(path)?, tensor.dtype()).with_context(of)?;
+    let (want, got) = (tensor.shape(), array.shape());
+    ensure!(
+        want.is_compatible_with(&got),
+        "{}: want shape {want}, got {got}; reshape the array, or set --batch and --dim-in",
+        of()
+    );
+    Ok(array)
 }
 
 /// Numbers in `[0, 1)` by SplitMix64 (Steele, Lea and Flood, 2014), the same for the same seed.

@@ -54,7 +54,7 @@ pub(super) fn build<'g>(g: &'g Graph, options: &ModelOptions, count: usize, vari
     };
     let batch = options.global_batch(count);
     ensure!(
-        batch % count == 0,
+        batch.is_multiple_of(count),
         "cannot split --batch {batch} over {count} towers: remainder {}; use --batch {} or --tower-batch {}",
         batch % count,
         (batch / count).max(1) * count,

@@ -10,8 +10,8 @@ use std::fmt::Write;
 /// towerGrads:
 /// grads---tower_0
 /// (<Tensor 'tower_0/gradients/…/control_dependency_1:0' shape=[600, 512] dtype=float32>, <Variable 'affine0/w' …>)
-/// 	tower_0/gradients/…/control_dependency_1
-/// 	affine0/w
+///     tower_0/gradients/…/control_dependency_1
+///     affine0/w
 /// ```
 ///
 /// A variable that a tower's loss does not depend on shows with `None`.

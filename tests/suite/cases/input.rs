@@ -1,6 +1,8 @@
 //! Cases of inputs, schedules and randomness.
 
+use super::assert_says;
 use super::small::{row, session};
+use crate::command::turret;
 use turret::base::DType;
 use turret::graph::{Graph, Init};
 use turret::train::{Optimizer, Towers, split_batch};
@@ -29,4 +31,31 @@ fn input_01() {
         let out: Vec<f64> = out.iter().map(|v| v.get_f64(0)).collect();
         assert_eq!(out, [6.0, 22.0, 6.0, 22.0]);
     }
+}
+
+#[test]
+fn input_04() {
+    let says = |args: &[&str], parts: &[&str]| {
+        let ran = turret(&[args, &["--dim-in", "4", "--dims", "none"]].concat());
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        assert_says(&ran.err, parts);
+    };
+    // The option's name says which batch it is.
+    let four = ["run", "--devices", "sim:4", "--towers", "4"];
+    says(&[&four[..], &["--tower-batch", "96"]].concat(), &["batch: global 384, per tower 96", "towers: 4 on"]);
+    says(&[&four[..], &["--global-batch", "96"]].concat(), &["batch: global 96, per tower 24"]);
+    says(&[&four[..], &["--batch", "96", "--inputs", "per_tower"]].concat(), &["batch: global 96, per tower 24"]);
+    says(&["run", "--batch", "96"], &["towers: 1 on /gpu:0", "global 96, per tower 96", "idle GPUs: 1 of 2 (/gpu:1)"]);
+    // From a program, the same lines.
+    let g = Graph::new();
+    let x = g.placeholder(DType::F32, [96, 4], "x");
+    let towers = Towers::new(&g, 4);
+    let parts = towers.split(x);
+    let optimizer = Optimizer::gradient_descent(0.1);
+    let built = towers.build(&optimizer, |t| {
+        let w = g.get_variable("w", [4, 1], Init::Zeros);
+        parts[t.index()].matmul(w).square().mean()
+    });
+    let summary = built.summary.on_machine(6).to_string();
+    assert_says(&summary, &["towers: 4 on", "batch: global 96, per tower 24", "idle GPUs: 2 of 6 (/gpu:4, /gpu:5)"]);
 }

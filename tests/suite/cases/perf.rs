@@ -1,6 +1,7 @@
 //! Cases of copies, memory and speed.
 
-use super::sim;
+use super::{assert_says, sim};
+use crate::command::{SMALL, turret};
 use std::time::Duration;
 use turret::base::{Array, DType};
 use turret::device::{CpuKernel, DeviceId};
@@ -154,4 +155,20 @@ fn perf_05() {
     assert!(counts[0].iter().all(|c| c.bytes > 0 && c.buffers > 0), "{counts:?}");
     s.close();
     assert!(s.memory_use().iter().all(|c| (c.bytes, c.buffers) == (0, 0)), "{:?}", s.memory_use());
+}
+
+#[test]
+fn perf_07() {
+    // One tower on a machine of two GPUs: the summary says what is used and what is idle.
+    let ran = turret(&[&["run"], &SMALL[..]].concat());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_says(&ran.err, &["machine: sim:2", "towers: 1 on /gpu:0", "idle GPUs: 1 of 2 (/gpu:1)"]);
+    let both = turret(&[&["run", "--towers", "2"], &SMALL[..]].concat());
+    assert_says(&both.err, &["towers: 2 on /gpu:0, /gpu:1", "idle GPUs: none of 2"]);
+    // A misspelt option is never ignored.
+    for (wrong, near) in [("--tower", "--towers"), ("--varibles", "--variables"), ("--device", "--devices")] {
+        let ran = turret(&["run", wrong, "2"]);
+        assert_eq!((ran.code, &ran.out[..]), (1, ""), "{wrong}");
+        assert_says(&ran.err, &[wrong, near]);
+    }
 }
