@@ -224,8 +224,12 @@ impl<'g> Tensor<'g> {
     #[track_caller]
     pub fn pad(self, paddings: &[(usize, usize)]) -> Tensor<'g> {
         let g = self.graph();
-        let flat: Vec<f64> = paddings.iter().flat_map(|&(before, after)| [before as f64, after as f64]).collect();
-        scoped(g, "Pad", |name| match Array::from_f64(DType::I32, &[paddings.len(), 2], &flat) {
+        let both = paddings.iter().flat_map(|&(before, after)| [before, after]);
+        let wide: Vec<i64> = both.map(|n| i64::try_from(n).unwrap_or(i64::MAX)).collect();
+        let narrow: Option<Vec<i32>> = wide.iter().map(|&n| i32::try_from(n).ok()).collect();
+        let dims = [paddings.len(), 2];
+        let pads = narrow.map_or_else(|| Array::new(&dims, &wide), |narrow| Array::new(&dims, &narrow));
+        scoped(g, "Pad", |name| match pads {
             Ok(pads) => g.node_of(&Pad).name(name).inputs([self, g.constant_named("paddings", pads)]).tensor(),
             Err(_) => g.poison_tensor(),
         })

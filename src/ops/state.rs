@@ -3,6 +3,7 @@
 use super::identity::Identity;
 use super::initializer::initial_value;
 use super::no_kernel;
+use super::support::sized;
 use super::support::{build, node, scoped};
 use crate::base::{Array, Code, DType, Diagnostic, IntoShape, Shape, SourceLine, num_elements};
 use crate::device::CpuKernel;
@@ -31,7 +32,7 @@ impl Op for VariableV2 {
         if !shape.is_fully_defined() && !shape.is_poisoned() {
             return Err(format!("the shape of a variable must be fully known, got {shape}"));
         }
-        Ok(vec![Fact::new(dtype, shape.clone())])
+        Ok(vec![sized(dtype, shape.clone())?])
     }
 
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {

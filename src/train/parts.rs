@@ -42,8 +42,14 @@ pub(super) fn shape_of(tensor: Tensor<'_>) -> Tensor<'_> {
     }
     match tensor.shape().to_dims() {
         Some(dims) => {
-            let sizes: Vec<i32> = dims.iter().map(|&d| i32::try_from(d).unwrap_or(i32::MAX)).collect();
-            graph.constant_named("Shape", sizes)
+            let narrow: Option<Vec<i32>> = dims.iter().map(|&d| i32::try_from(d).ok()).collect();
+            match narrow {
+                Some(sizes) => graph.constant_named("Shape", sizes),
+                None => {
+                    let sizes: Vec<i64> = dims.iter().map(|&d| i64::try_from(d).unwrap_or(i64::MAX)).collect();
+                    graph.constant_named("Shape", sizes)
+                }
+            }
         }
         None => node(graph, "Shape").attr("out_type", DType::I32).input(tensor).tensor(),
     }
