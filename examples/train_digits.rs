@@ -41,7 +41,8 @@ fn main() -> turret::Result<ExitCode> {
         accuracies.push((towers, train(&args, towers, &digits)?));
     }
     for (towers, accuracy) in &accuracies {
-        println!("test accuracy with {towers} towers: {:.2} %", 100.0 * accuracy);
+        let plural = if *towers == 1 { "" } else { "s" };
+        println!("test accuracy, {towers} tower{plural}: {:.2} %", 100.0 * accuracy);
     }
     if accuracies.iter().all(|(_, accuracy)| *accuracy >= WANTED) {
         return Ok(ExitCode::SUCCESS);

@@ -49,3 +49,8 @@ pub mod run;
 pub mod report;
 
 pub use base::{Error, Result};
+
+/// The README's programs, compiled and run as tests of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

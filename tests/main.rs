@@ -13,6 +13,8 @@ mod differential;
 mod dumps;
 #[path = "suite/equivalence.rs"]
 mod equivalence;
+#[path = "suite/examples.rs"]
+mod examples;
 #[path = "suite/fixtures/mod.rs"]
 mod fixtures;
 #[path = "suite/house.rs"]
