@@ -160,7 +160,7 @@ fn the_readmes_first_program_is_an_example() {
     let body = first.split_once("\n\n").expect("a header, an empty line, the program").1;
     assert_eq!(blocks("rust").first().map(String::as_str), Some(body), "README.md and examples/first.rs differ");
     let output = output_of("first", &[]);
-    let shown = blocks("text").iter().any(|b| *b == output);
+    let shown = blocks("text").contains(&output);
     assert!(shown, "README.md does not show what examples/first.rs prints:\n{output}");
 }
 
