@@ -258,6 +258,12 @@ impl Graph {
         self.lock().scope().variables.clone()
     }
 
+    /// Variables made in the body live where this rule says, whatever device scopes are open; their names are as without.
+    pub fn variables_on<R>(&self, placement: VariablePlacement, body: impl FnOnce() -> R) -> R {
+        let change = |inner: &mut Inner| inner.scope().variables.placement.replace(placement);
+        self.scoped(change, |s, old| s.variables.placement = old, body)
+    }
+
     /// From here on, until its scope is left, `get_variable` only finds variables. At the root it stays.
     pub fn reuse_variables(&self) {
         self.lock().scope().variables.reuse = Reuse::True;

@@ -1,7 +1,7 @@
 //! From a graph to a schedule: prune, place, partition, schedule. Each stage is a type of its own.
 //!
 //! ```text
-//! nodes + signature → Pruned → Placed → Partitioned → Schedule
+//! nodes + signature → Placed, Pruned → Partitioned → Schedule
 //! ```
 //!
 //! A pass is a function from one stage to the next. Invariant: passes only read the graph; what they find out is in
@@ -19,7 +19,7 @@ mod step;
 pub use memory::{Lane, MemoryPlan};
 pub use partition::partition;
 pub use place::{DefaultDevice, Placed, Placement, PlacementOptions, place, place_all};
-pub use prune::{Pruned, prune};
+pub use prune::{Pruned, needed, prune};
 pub use schedule::{Schedule, lay_out, schedule};
 pub use signature::{FeedSpec, Signature};
 pub use step::{CopyInfo, Fetch, Origin, Partitioned, Route, StepNode, StepNodeId, StepNodeKind, Value, ValueId};

@@ -6,7 +6,9 @@
 use crate::base::{Code, DType, DeviceSpec, Diagnostic, Error, Result};
 use crate::device::{DeviceId, Machine};
 use crate::graph::{DeviceRule, Node, NodeId};
+use indexmap::IndexMap;
 use petgraph::unionfind::UnionFind;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Where nodes go that nothing asks a device for.
@@ -81,8 +83,8 @@ pub fn place_all(nodes: &[Arc<Node>], machine: &Machine, options: &PlacementOpti
 /// Places these nodes.
 ///
 /// # Errors
-/// All requests that no device of the machine meets, in one error: the node, its line, what it asked for, the devices
-/// there are, and the fix; groups whose members ask for different devices.
+/// All requests that no device of the machine meets, in one error: the device asked for, the nodes with the lines that
+/// made them, the devices there are, and the fix; groups whose members ask for different devices.
 pub fn place(nodes: &[Arc<Node>], which: &[NodeId], machine: &Machine, options: &PlacementOptions) -> Result<Placed> {
     let default_device = default_device(machine, options)?;
     let mut groups = UnionFind::<u32>::new(nodes.len());
@@ -112,7 +114,7 @@ pub fn place(nodes: &[Arc<Node>], which: &[NodeId], machine: &Machine, options: 
         }
     }
     let mut placements: Vec<Option<Placement>> = vec![None; nodes.len()];
-    let mut problems = Vec::new();
+    let mut problems = Problems::default();
     for group in members.iter().filter(|m| !m.is_empty()) {
         let decided = place_group(nodes, group, machine, options, default_device);
         match decided {
@@ -123,14 +125,13 @@ pub fn place(nodes: &[Arc<Node>], which: &[NodeId], machine: &Machine, options: 
                     }
                 }
             }
-            Err(mut found) => problems.append(&mut found),
+            Err(found) => problems.join(found),
         }
     }
-    if problems.is_empty() {
+    if problems.others.is_empty() && problems.missing.is_empty() {
         return Ok(Placed { placements });
     }
-    problems.sort_by_key(|(id, _)| *id);
-    Err(Error::from_all(problems.into_iter().map(|(_, d)| d).collect()))
+    Err(problems.into_error(nodes, machine))
 }
 
 fn default_device(machine: &Machine, options: &PlacementOptions) -> Result<Option<DeviceId>> {
@@ -155,7 +156,64 @@ fn device_list(machine: &Machine) -> String {
     }
 }
 
-type Problems = Vec<(NodeId, Diagnostic)>;
+/// What cannot be placed: nodes whose device is not there, by device, and everything else.
+#[derive(Default)]
+struct Problems {
+    missing: BTreeMap<String, Vec<NodeId>>,
+    others: Vec<(NodeId, Diagnostic)>,
+}
+
+impl Problems {
+    fn one(node: &Node, message: String) -> Problems {
+        let diagnostic = Diagnostic::at(Code::InvalidArgument, message, node.source);
+        Problems { others: vec![(node.id, diagnostic)], ..Problems::default() }
+    }
+
+    fn join(&mut self, more: Problems) {
+        self.others.extend(more.others);
+        for (device, nodes) in more.missing {
+            self.missing.entry(device).or_default().extend(nodes);
+        }
+    }
+
+    /// One diagnostic for each device that is not there, with all nodes that asked for it by the lines that made them.
+    fn into_error(self, nodes: &[Arc<Node>], machine: &Machine) -> Error {
+        let devices = device_list(machine);
+        let mut all = self.others;
+        for (device, mut ids) in self.missing {
+            ids.sort_unstable();
+            let first = &nodes[ids[0].index()];
+            let more = match ids.len() {
+                1 => String::new(),
+                2 => " and one more node".to_string(),
+                n => format!(" and {} more nodes", n - 1),
+            };
+            let mut message = format!(
+                "cannot assign a device for '{}' ({}){more}: could not satisfy explicit device specification '{device}': \
+                 it is not there; the devices are {devices}; ask for one of these, run with more devices, or turn soft \
+                 placement on",
+                first.name,
+                first.op.name()
+            );
+            let mut by_line: IndexMap<String, Vec<&str>> = IndexMap::new();
+            for node in ids.iter().map(|id| &nodes[id.index()]) {
+                by_line.entry(node.source.to_string()).or_default().push(&node.name);
+            }
+            for (line, names) in by_line.iter().filter(|_| ids.len() > 1) {
+                let shown: Vec<String> = names.iter().take(SHOWN_NAMES).map(|n| format!("'{n}'")).collect();
+                let rest = names.len() - shown.len();
+                let rest = if rest == 0 { String::new() } else { format!(" and {rest} more") };
+                message += &format!("\n  asked by {}{rest}, made at {line}", shown.join(", "));
+            }
+            all.push((first.id, Diagnostic::at(Code::InvalidArgument, message, first.source)));
+        }
+        all.sort_by_key(|(id, _)| *id);
+        Error::from_all(all.into_iter().map(|(_, d)| d).collect())
+    }
+}
+
+/// How many of the nodes that one line made a message names.
+const SHOWN_NAMES: usize = 4;
 
 /// One group's placements, in the order of its members.
 fn place_group(
@@ -184,7 +242,7 @@ fn place_group(
                      ask for one device, or turn soft placement on",
                     first.name, node.name, request
                 );
-                return Err(vec![(node.id, Diagnostic::at(Code::InvalidArgument, message, node.source))]);
+                return Err(Problems::one(node, message));
             }
             _ => {
                 request = request.merged_into(spec);
@@ -263,38 +321,32 @@ fn lacks(node: &Node, device: DeviceId) -> Option<String> {
 }
 
 fn refusals(order: &[&Arc<Node>], request: &DeviceSpec, candidates: &[DeviceId], machine: &Machine) -> Problems {
-    let asking = order.iter().filter(|n| !n.device.spec.is_empty());
-    let devices = device_list(machine);
-    let mut problems: Problems = asking
-        .filter_map(|node| {
-            let spec = &node.device.spec;
-            let start = format!(
-                "cannot assign a device for '{}' ({}): could not satisfy explicit device specification '{spec}'",
+    let mut problems = Problems::default();
+    let lacking = |n: &Node| candidates.iter().find_map(|d| lacks(n, *d));
+    for node in order.iter().filter(|n| !n.device.spec.is_empty()) {
+        let spec = &node.device.spec;
+        if machine.matching(spec).is_empty() {
+            problems.missing.entry(spec.to_string()).or_default().push(node.id);
+        } else if let Some((other, why)) = order.iter().find_map(|n| lacking(n).map(|why| (n, why))) {
+            let whose = if other.id == node.id { String::new() } else { format!(" ('{}')", other.name) };
+            let message = format!(
+                "cannot assign a device for '{}' ({}): could not satisfy explicit device specification '{spec}': \
+                 {why}{whose}; the host does; pin it to /cpu:0, or turn soft placement on",
                 node.name,
                 node.op.name()
             );
-            let message = if machine.matching(spec).is_empty() {
-                format!(
-                    "{start}: it is not there; the devices are {devices}; \
-                     ask for one of these, run with more devices, or turn soft placement on"
-                )
-            } else {
-                let lacking = |n: &Node| candidates.iter().find_map(|d| lacks(n, *d));
-                let (other, why) = order.iter().find_map(|n| lacking(n).map(|why| (n, why)))?;
-                let whose = if other.id == node.id { String::new() } else { format!(" ('{}')", other.name) };
-                format!("{start}: {why}{whose}; the host does; pin it to /cpu:0, or turn soft placement on")
-            };
-            Some((node.id, Diagnostic::at(Code::InvalidArgument, message, node.source)))
-        })
-        .collect();
-    if problems.is_empty() {
+            problems.join(Problems::one(node, message));
+        }
+    }
+    if problems.missing.is_empty() && problems.others.is_empty() {
         let node = order[0];
         let message = format!(
-            "cannot assign a device for '{}' ({}): no device of {devices} satisfies '{request}'",
+            "cannot assign a device for '{}' ({}): no device of {} satisfies '{request}'",
             node.name,
-            node.op.name()
+            node.op.name(),
+            device_list(machine)
         );
-        problems.push((node.id, Diagnostic::at(Code::InvalidArgument, message, node.source)));
+        problems = Problems::one(node, message);
     }
     problems
 }

@@ -116,7 +116,19 @@ impl Pruned {
     }
 }
 
-/// Finds what a step needs, and all shapes.
+/// The nodes that fetches and targets depend on, whether they then run or are computed while planning, and the nodes of
+/// fed tensors: what has to have a place.
+///
+/// # Errors
+/// Placeholders that are needed and not fed: all of them, each with its source line.
+pub fn needed(nodes: &[Arc<Node>], signature: &Signature) -> Result<Vec<NodeId>> {
+    let mut needed = reachable(nodes, signature, |_, _| true, |_| true);
+    check_fed(nodes, signature, &needed)?;
+    signature.feeds.iter().for_each(|f| needed[f.tensor.node.index()] = true);
+    Ok((0..nodes.len() as u32).map(NodeId).filter(|id| needed[id.index()]).collect())
+}
+
+/// Finds what a step runs, and all shapes.
 ///
 /// # Errors
 /// Placeholders that are needed and not fed (all of them), shapes that do not fit, and shapes that depend on values

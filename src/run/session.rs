@@ -9,7 +9,9 @@ use super::store::VariableStore;
 use crate::base::{Array, Code, Diagnostic, Error, Result};
 use crate::device::{DeviceId, Machine, MemoryUse, Queue, Span, Team, Waiter};
 use crate::graph::{Graph, Node, NodeId, Operation, Tensor, Variable};
-use crate::plan::{CopyInfo, FeedSpec, PlacementOptions, Schedule, Signature, lay_out, partition, place, prune};
+use crate::plan::{
+    CopyInfo, FeedSpec, PlacementOptions, Schedule, Signature, lay_out, needed, partition, place, prune,
+};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// What a session runs on, and how it places.
@@ -327,12 +329,9 @@ impl<'g> Session<'g> {
 
     pub(super) fn make_schedule(&self, nodes: Arc<Vec<Arc<Node>>>, signature: Signature) -> Result<Schedule> {
         let machine = &self.options.machine;
+        // A device that is not there is told before sizes that do not fit.
+        let placed = place(&nodes, &needed(&nodes, &signature)?, machine, &self.options.placement)?;
         let pruned = prune(nodes, signature)?;
-        let fed = pruned.signature.feeds.iter().map(|f| f.tensor.node);
-        let mut which: Vec<NodeId> = pruned.kept.iter().copied().chain(fed).collect();
-        which.sort_unstable();
-        which.dedup();
-        let placed = place(&pruned.nodes, &which, machine, &self.options.placement)?;
         Ok(lay_out(partition(pruned, placed, machine)?, machine))
     }
 

@@ -23,6 +23,9 @@ pub enum Reduction {
 pub struct AverageOptions {
     /// Where sums and quotients run; without it, where the device scopes around say.
     pub device: Option<String>,
+    /// Lets each variable's sum and quotient run on the variable's own device, whatever scopes are open: the averaged
+    /// gradient then needs no copy to be applied. `device` does not count then.
+    pub beside_variables: bool,
     /// Mean or sum.
     pub reduction: Reduction,
     /// The rows of the batch that each tower got, where they differ: the mean is then over rows.
@@ -36,6 +39,11 @@ impl AverageOptions {
     /// Options that only say where it runs, as in `AverageOptions::device("/cpu:0")`.
     pub fn device(device: &str) -> AverageOptions {
         AverageOptions { device: Some(device.to_string()), ..AverageOptions::default() }
+    }
+
+    /// Options that only say that each variable's mean runs on the variable's device.
+    pub fn beside_variables() -> AverageOptions {
+        AverageOptions { beside_variables: true, ..AverageOptions::default() }
     }
 }
 
@@ -71,8 +79,8 @@ pub fn average_gradients<'g>(towers: &[Vec<GradAndVar<'g>>], options: AverageOpt
     let scope = if options.reduction == Reduction::Mean { "average" } else { "sum" };
     let body = || graph.name_scope(scope, || Averaging::new(graph, towers, &options, source).all());
     graph.with_source(source, || match &options.device {
-        Some(device) => graph.device(device, body),
-        None => body(),
+        Some(device) if !options.beside_variables => graph.device(device, body),
+        _ => body(),
     })
 }
 
@@ -144,7 +152,12 @@ impl<'a, 'g> Averaging<'a, 'g> {
 
     fn all(mut self) -> Vec<GradAndVar<'g>> {
         let variables: Vec<Variable<'g>> = self.towers[0].iter().map(|gv| gv.var).collect();
-        variables.into_iter().map(|var| GradAndVar { grad: self.one(var), var }).collect()
+        let graph = self.graph;
+        let mut placed = |var: Variable<'g>| match self.options.beside_variables {
+            true => graph.colocate_with(var, || self.one(var)),
+            false => self.one(var),
+        };
+        variables.into_iter().map(|var| GradAndVar { grad: placed(var), var }).collect()
     }
 
     /// The mean for one variable.
@@ -262,12 +275,9 @@ impl<'a, 'g> Averaging<'a, 'g> {
             let device = values.device();
             let device = if device.is_empty() { "no device asked".to_string() } else { device.to_string() };
             let message = format!("the gradient of variable '{}' in tower {tower} ({device})", var.name());
-            start(self.graph, "CheckNumerics")
-                .name(format!("check_{tower}"))
-                .attr("message", message)
-                .input(values)
-                .colocate_with(values)
-                .tensor()
+            let node = start(self.graph, "CheckNumerics").name(format!("check_{tower}"));
+            let node = node.attr("message", message).input(values).colocate_with(values);
+            self.graph.no_colocation(|| node.tensor())
         };
         match grad {
             Gradient::Dense(t) => check(t).into(),

@@ -113,7 +113,7 @@ impl<'g> Towers<'g> {
             graph,
             devices: (0..towers.min(most)).map(|i| format!("/gpu:{i}")).collect(),
             placement: None,
-            average: AverageOptions::default(),
+            average: AverageOptions::beside_variables(),
             uneven: false,
             regularization: true,
             compute: ComputeOptions::default(),
@@ -140,9 +140,10 @@ impl<'g> Towers<'g> {
         self
     }
 
-    /// Where the averages run; without it, where the device scopes around `build` say.
+    /// Where the averages run; without it, each on its variable's device.
     #[must_use]
     pub fn average_on(mut self, device: &str) -> Towers<'g> {
+        self.average.beside_variables = false;
         self.average.device = Some(device.to_string());
         self
     }

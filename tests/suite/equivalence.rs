@@ -5,7 +5,7 @@ use turret::base::{Array, DType};
 use turret::device::Machine;
 use turret::graph::{Graph, Init, ScopeOptions, Tensor, VariablePlacement};
 use turret::run::{Session, SessionOptions};
-use turret::train::{Optimizer, Towers};
+use turret::train::{ApplyOptions, Optimizer, Towers};
 
 const STEPS: usize = 10;
 const OPTIMIZERS: [&str; 5] = ["sgd", "momentum", "adam", "rmsprop", "adagrad"];
@@ -180,4 +180,42 @@ fn bits_are_the_same_in_every_run_and_for_any_number_of_threads() {
             }
         }
     }
+}
+
+#[test]
+fn averages_run_beside_their_variables_unless_told_otherwise() {
+    let copies = |average_on: Option<&str>| {
+        let g = Graph::new();
+        let x = g.placeholder(DType::F32, [8, 4], "x");
+        let towers = Towers::new(&g, 2).variables(VariablePlacement::gpu(1));
+        let towers = match average_on {
+            Some(device) => towers.average_on(device),
+            None => towers,
+        };
+        let parts = towers.split(x);
+        let (_, train) = towers.train(&Optimizer::gradient_descent(0.1), ApplyOptions::default(), |tower| {
+            let w = g.get_variable("w", [4, 2], Init::Ones);
+            parts[tower.index()].matmul(w).square().mean()
+        });
+        let session = Session::new(&g, SessionOptions::on(Machine::simulated(2))).expect("a sound graph");
+        let schedule = session.schedule(&[(x, &[8, 4])], &[], &[train]).expect("a plan");
+        schedule.step.copies().filter(|(_, c)| !schedule.step.tensor_name(c.tensor).starts_with("split")).count()
+    };
+    // The variable to the other tower, and that tower's gradient back; through the host, three gradients travel more.
+    assert_eq!(copies(None), 2);
+    assert_eq!(copies(Some("/cpu:0")), 4);
+}
+
+#[test]
+fn a_placement_rule_for_a_while_changes_no_names() {
+    let g = Graph::new();
+    let outside = g.device("/gpu:0", || g.get_variable("a", [2], Init::Zeros));
+    let inside = g.variables_on(VariablePlacement::host(), || {
+        g.device("/gpu:0", || g.variable_scope("s", || g.get_variable("b", [2], Init::Zeros)))
+    });
+    let after = g.device("/gpu:0", || g.get_variable("c", [2], Init::Zeros));
+    let found: Vec<(String, String)> =
+        [outside, inside, after].map(|v| (v.name(), v.device().to_string())).into_iter().collect();
+    let want = [("a", "/device:GPU:0"), ("s/b", "/device:CPU:0"), ("c", "/device:GPU:0")];
+    assert_eq!(found, want.map(|(n, d)| (n.to_string(), d.to_string())));
 }
