@@ -5,6 +5,8 @@
 
 #[path = "suite/cases/mod.rs"]
 mod cases;
+#[path = "suite/classifier.rs"]
+mod classifier;
 #[path = "suite/command.rs"]
 mod command;
 #[path = "suite/differential/mod.rs"]

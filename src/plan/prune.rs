@@ -289,8 +289,8 @@ fn node_info(
     }
     let traits = node.op.traits();
     let upstream = |id: NodeId| info[id.index()].as_ref().is_some_and(|i| i.effects);
-    let effects = ((traits.stateful || traits.fallible) && !traits.variable && !node.op.must_be_fed())
-        || of_shapes.is_none() && node.inputs.iter().any(|t| signature.feed(*t).is_none() && upstream(t.node))
+    let effects_before = of_shapes.is_none()
+        && node.inputs.iter().any(|t| signature.feed(*t).is_none() && upstream(t.node))
         || node.control_inputs.iter().any(|&c| upstream(c));
     let mut known: SmallVec<[Option<Arc<Array>>; 1]> = smallvec::smallvec![None; descs.len()];
     let small = descs.iter().map(TensorDesc::len).sum::<usize>() <= FOLDED_ELEMENTS;
@@ -298,12 +298,17 @@ fn node_info(
         known[0] = Some(value.clone());
     } else if let Some(value) = of_shapes {
         known[0] = Some(Arc::new(value));
-    } else if !traits.stateful && !traits.fallible && !descs.is_empty() && small && values.iter().all(Option::is_some) {
+    } else if !traits.stateful && !descs.is_empty() && small && values.iter().all(Option::is_some) {
         let inputs: Vec<Arc<Array>> = values.into_iter().flatten().collect();
-        for (slot, value) in known.iter_mut().zip(graph::evaluate(node.op, &node.attrs, &inputs, team)?) {
-            *slot = Some(value);
+        match graph::evaluate(node.op, &node.attrs, &inputs, team) {
+            Ok(values) => known.iter_mut().zip(values).for_each(|(slot, value)| *slot = Some(value)),
+            // What may fail, and does, is left to the run, which says so.
+            Err(_) if traits.fallible => {}
+            Err(e) => return Err(e),
         }
     }
+    let may_fail = traits.fallible && !known.iter().any(Option::is_some);
+    let effects = effects_before || (traits.stateful || may_fail) && !traits.variable && !node.op.must_be_fed();
     Ok(Info { descs, values: known, effects, kept: false })
 }
 
