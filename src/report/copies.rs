@@ -91,7 +91,7 @@ impl CopyTable {
             }
         }
         for (from, to, count, bytes) in pairs {
-            text.push_str(&format!("{from} → {to}: {count} copies, {}\n", human_bytes(bytes)));
+            text.push_str(&format!("{from} → {to}: {}, {}\n", counted(count), human_bytes(bytes)));
         }
         let routes = match self.through_host_bytes {
             0 => String::new(),
@@ -100,7 +100,7 @@ impl CopyTable {
             }
         };
         let (count, total) = (self.copies.len(), self.total_bytes);
-        text.push_str(&format!("total: {count} copies, {total} bytes, {}{routes}\n", human_bytes(total)));
+        text.push_str(&format!("total: {}, {total} bytes, {}{routes}\n", counted(count), human_bytes(total)));
         text
     }
 
@@ -108,6 +108,10 @@ impl CopyTable {
     pub fn csv(&self) -> String {
         csv(&HEADS, self.copies.iter().map(|c| c.fields(usize::MAX)))
     }
+}
+
+fn counted(copies: usize) -> String {
+    format!("{copies} {}", if copies == 1 { "copy" } else { "copies" })
 }
 
 impl CopyRow {

@@ -61,7 +61,6 @@ pub struct PlacementTable {
     /// The variables, in the order of creation.
     pub variables: Vec<VariableRow>,
     /// All operations, variables among them, in the order of creation; empty if left out.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ops: Vec<OpRow>,
     /// Soft moves, and bytes by device.
     pub summary: PlacementSummary,

@@ -110,7 +110,11 @@ fn placements_are_shown_in_every_form() {
     let parts: Vec<&Value> = ops.iter().filter(|o| o["op"] == "ApplyGradients").map(|o| &o["device"]).collect();
     assert_eq!(parts, ["/device:GPU:0", "/device:GPU:1"]);
     assert!(ops.iter().all(|o| o["soft"] == false && o["requested"].is_string()));
-    assert_eq!(document(&small("place", &["--json"])).get("ops"), None);
+    assert_eq!(
+        document(&small("place", &["--json"]))["ops"],
+        json!([]),
+        "the shape is the same with and without --ops"
+    );
 
     let short = small("place", &["--short"]).out;
     assert_eq!(short.lines().next(), Some("affine0/w: /device:CPU:0"));

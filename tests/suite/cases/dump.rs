@@ -214,5 +214,5 @@ fn dump_09() {
     assert_eq!(data["copies"][0]["consumers"], serde_json::json!(["tower_0/use"]));
     let bytes: u64 = data["copies"].as_array().unwrap().iter().map(|c| c["bytes"].as_u64().unwrap()).sum();
     assert_eq!((data["total_bytes"].as_u64(), copies.total_bytes), (Some(bytes), bytes));
-    assert_says(&copies.text(), &["w/read:0", "/device:CPU:0 → /device:GPU:0: 1 copies, 32 B", "total: "]);
+    assert_says(&copies.text(), &["w/read:0", "/device:CPU:0 → /device:GPU:0: 1 copy, 32 B", "total: "]);
 }
