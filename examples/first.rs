@@ -1,4 +1,6 @@
 //! The README's first program: two towers fit a line.
+#[macro_use]
+mod printing;
 
 use turret::base::{Array, DType};
 use turret::graph::{Graph, Init, VariablePlacement};

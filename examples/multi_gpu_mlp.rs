@@ -2,6 +2,9 @@
 //!
 //! Its functions are the article's, one for one. Absent: the line `device:…`, which the article's listing lacks too.
 
+#[macro_use]
+mod printing;
+
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Instant;
@@ -18,13 +21,13 @@ struct Args {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     gpus: u32,
     /// Width of the input
-    #[arg(long, default_value_t = 600)]
+    #[arg(long, default_value_t = 600, value_parser = positive)]
     dim_in: usize,
     /// Widths of the hidden layers; none for y = xw + b
-    #[arg(long, value_delimiter = ',', num_args = 0.., default_values_t = [512, 128, 128])]
-    dims: Vec<usize>,
+    #[arg(long, num_args = 0..=1, default_value = "512,128,128", default_missing_value = "", value_parser = widths)]
+    dims: std::vec::Vec<usize>,
     /// Rows of one step, over all GPUs
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = 2000, value_parser = positive)]
     batch: usize,
     /// Training steps (the article: 10000)
     #[arg(long, default_value_t = 100)]
@@ -49,6 +52,15 @@ struct Args {
     /// Print only the closing time
     #[arg(long)]
     quiet: bool,
+}
+
+/// Layer widths as in `512,128`; an empty text is no layer. The field's long type keeps clap from parsing each by itself.
+fn widths(text: &str) -> Result<Vec<usize>, String> {
+    text.split(',').filter(|_| !text.is_empty()).map(positive).collect()
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&n| n > 0).ok_or(format!("'{text}' is no size; want whole numbers above 0"))
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -238,6 +250,8 @@ fn remark(losses: &[f64], args: &Args) {
         eprintln!("the loss is {} from step {} on: {cause} make it diverge; {advice}", losses[step], step + 1);
     } else if last > first {
         eprintln!("the loss grew from {first:.3e} to {last:.3e}: {cause} make it diverge; {advice}");
+    } else if !args.quiet && losses.len() == 1 {
+        eprintln!("loss: {first:.3e} in the only step");
     } else if !args.quiet {
         eprintln!("loss: {first:.3e} in step 1, {last:.3e} in step {}", losses.len());
     }

@@ -1,5 +1,8 @@
 //! The article's other way (方案1): every tower has placeholders of its own, on its GPU, and is fed by itself.
 
+#[macro_use]
+mod printing;
+
 use clap::Parser;
 use turret::base::{Array, DType};
 use turret::graph::{Graph, Init};

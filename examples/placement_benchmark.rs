@@ -2,6 +2,9 @@
 //!
 //! The settings take turns, so that a machine that slows down or speeds up does so for all of them.
 
+#[macro_use]
+mod printing;
+
 use clap::Parser;
 use indicatif::ProgressBar;
 use std::time::Instant;
@@ -15,20 +18,29 @@ use turret::train::{Optimizer, Towers};
 #[derive(Parser)]
 struct Args {
     /// Numbers of towers, each on its own simulated GPU
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4")]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4", value_parser = clap::value_parser!(u32).range(1..))]
     towers: Vec<u32>,
     /// Width of the input
-    #[arg(long, default_value_t = 600)]
+    #[arg(long, default_value_t = 600, value_parser = positive)]
     dim_in: usize,
     /// Widths of the hidden layers
-    #[arg(long, value_delimiter = ',', num_args = 0.., default_values_t = [512, 128, 128])]
-    dims: Vec<usize>,
+    #[arg(long, num_args = 0..=1, default_value = "512,128,128", default_missing_value = "", value_parser = widths)]
+    dims: std::vec::Vec<usize>,
     /// Rows of one step, over all towers
-    #[arg(long, default_value_t = 400)]
+    #[arg(long, default_value_t = 400, value_parser = positive)]
     batch: usize,
     /// How many steps to time of each setting
-    #[arg(long, default_value_t = 25)]
+    #[arg(long, default_value_t = 25, value_parser = positive)]
     rounds: usize,
+}
+
+/// Layer widths as in `512,128`; an empty text is no layer. The field's long type keeps clap from parsing each by itself.
+fn widths(text: &str) -> Result<Vec<usize>, String> {
+    text.split(',').filter(|_| !text.is_empty()).map(positive).collect()
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&n| n > 0).ok_or(format!("'{text}' is no size; want whole numbers above 0"))
 }
 
 /// A training program, and what its steps cost.

@@ -1,5 +1,8 @@
 //! Where the variables of two towers live, and what one training step copies, for three rules of placing variables.
 
+#[macro_use]
+mod printing;
+
 use clap::Parser;
 use turret::base::DType;
 use turret::graph::{Graph, Init, Tensor, VariablePlacement};
@@ -14,11 +17,15 @@ struct Args {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     towers: u32,
     /// Rows of one step, over all towers
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = 2000, value_parser = positive)]
     batch: usize,
     /// The devices: sim:N, sim:N@all|pairs|none [default: sim:TOWERS]
     #[arg(long)]
     devices: Option<String>,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&n| n > 0).ok_or("want a whole number above 0".to_string())
 }
 
 fn main() -> turret::Result<()> {

@@ -132,6 +132,48 @@ fn tables_are_printed_for_each_rule() {
     }
 }
 
+#[test]
+fn readers_of_examples_may_leave() {
+    for (name, args) in [
+        ("first", &[][..]),
+        ("multi_gpu_mlp", &["--batch", "4", "--dims", "3", "--steps", "1"]),
+        ("per_tower_inputs", &["--steps", "2"]),
+        ("placement_table", &[]),
+        ("placement_benchmark", &["--batch", "4", "--dims", "3", "--rounds", "1"]),
+        ("train_digits", &["--epochs", "1", "--towers", "1"]),
+    ] {
+        let closed = std::io::pipe().expect("there are pipes").1;
+        let output = Command::new(example_binary(name)).args(args).stdout(closed).output().expect("it starts");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &error[..]), (Some(0), ""), "{name}");
+    }
+}
+
+#[test]
+fn sizes_of_nothing_are_refused() {
+    for (name, args) in [
+        ("multi_gpu_mlp", &["--batch", "0"][..]),
+        ("multi_gpu_mlp", &["--dim-in", "0"]),
+        ("multi_gpu_mlp", &["--dims", "3,0"]),
+        ("placement_table", &["--batch", "0"]),
+        ("placement_benchmark", &["--rounds", "0"]),
+        ("placement_benchmark", &["--towers", "0"]),
+        ("train_digits", &["--batch", "0"]),
+        ("train_digits", &["--batch", "5000"]),
+        ("train_digits", &["--towers", "0"]),
+    ] {
+        let output = run(&example_binary(name), args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        let fails = matches!(output.status.code(), Some(1 | 2)) && error.to_lowercase().starts_with("error: ");
+        assert!(fails && error.contains(args[0]), "{name} {args:?}: {error}");
+    }
+    let linear = ["--dim-in", "3", "--batch", "2", "--steps", "1", "--dims"];
+    for none in [&linear[..], &[&linear[..], &[""]].concat()] {
+        let output = output_of("multi_gpu_mlp", none);
+        assert!(output.starts_with("affine_last/w: "), "{output}");
+    }
+}
+
 /// The fenced blocks of the README in this language.
 fn blocks(language: &str) -> Vec<String> {
     let readme = read("README.md");
