@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use npyz::WriterBuilder;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use turret::base::{Array, Bool8, DType, Element};
 use zip::ZipArchive;
 use zip::write::{SimpleFileOptions, ZipWriter};
@@ -17,10 +17,17 @@ const MAX_HEADER: usize = 2048;
 /// The array of a `.npy` file.
 pub(super) fn read_npy(path: &Path) -> Result<Array> {
     let of = || format!("cannot read '{}'", path.display());
+    let (file, size) = open(path)?;
+    read_array(BufReader::new(file), size).with_context(of)
+}
+
+/// A file and its size.
+fn open(path: &Path) -> Result<(File, u64)> {
+    let of = || format!("cannot read '{}'", path.display());
     let file = File::open(path).with_context(of)?;
     let metadata = file.metadata().with_context(of)?;
-    ensure!(metadata.is_file(), "cannot read '{}': it is no file", path.display());
-    read_array(BufReader::new(file), metadata.len()).with_context(of)
+    ensure!(metadata.is_file(), "{}: it is no file", of());
+    Ok((file, metadata.len()))
 }
 
 /// An array of at most so many bytes, header included.
@@ -124,7 +131,7 @@ pub(super) fn read_npz(
     wanted: impl Fn(&str) -> Result<(DType, Vec<usize>)>,
 ) -> Result<Vec<(String, Array)>> {
     let of = || format!("cannot read '{}'", path.display());
-    let file = File::open(path).with_context(of)?;
+    let (file, _) = open(path)?;
     let mut archive = ZipArchive::new(BufReader::new(file)).with_context(|| format!("{}: it is no .npz file", of()))?;
     let mut arrays = Vec::new();
     for i in 0..archive.len() {
@@ -162,13 +169,25 @@ pub(super) fn cast(array: Array, dtype: DType) -> Result<Array> {
     Ok(array.cast(dtype)?)
 }
 
-/// Writes arrays to a `.npz` file; one that is there is replaced only when all is written.
-pub(super) fn write_npz(path: &Path, arrays: &[(String, Array)]) -> Result<()> {
-    let of = || format!("cannot write '{}'", path.display());
+/// Where an archive grows before it takes its name.
+fn partial(path: &Path) -> PathBuf {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
-    let partial = Path::new(&partial);
-    let written = File::create(partial).map_err(anyhow::Error::from).and_then(|file| {
+    partial.into()
+}
+
+/// An error now where a `.npz` file could not be written later.
+pub(super) fn check_npz(path: &Path) -> Result<()> {
+    let of = || format!("cannot write '{}'", path.display());
+    // Taking the place of a device or pipe would remove it.
+    ensure!(!path.exists() || path.is_file(), "{}: it is no file", of());
+    File::create(partial(path)).and_then(|_| std::fs::remove_file(partial(path))).with_context(of)
+}
+
+/// Writes arrays to a `.npz` file; one that is there is replaced only when all is written.
+pub(super) fn write_npz(path: &Path, arrays: &[(String, Array)]) -> Result<()> {
+    let partial = partial(path);
+    let written = File::create(&partial).map_err(anyhow::Error::from).and_then(|file| {
         let mut zip = ZipWriter::new(BufWriter::new(file));
         for (name, array) in arrays {
             zip.start_file(npyz::npz::file_name_from_array_name(name), SimpleFileOptions::default().large_file(true))?;
@@ -176,13 +195,13 @@ pub(super) fn write_npz(path: &Path, arrays: &[(String, Array)]) -> Result<()> {
         }
         let mut file = zip.finish()?;
         file.flush()?;
-        Ok(std::fs::rename(partial, path)?)
+        Ok(std::fs::rename(&partial, path)?)
     });
     if written.is_err() {
         // The error to tell is the first one.
-        let _ = std::fs::remove_file(partial);
+        let _ = std::fs::remove_file(&partial);
     }
-    written.with_context(of)
+    written.with_context(|| format!("cannot write '{}'", path.display()))
 }
 
 fn write_array(out: &mut impl Write, array: &Array) -> Result<()> {

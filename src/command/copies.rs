@@ -17,7 +17,7 @@ pub(super) struct CopiesArgs {
     #[command(flatten)]
     step: StepOptions,
     /// Comma-separated values
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     csv: bool,
 }
 

@@ -3,14 +3,14 @@
 use super::options::GlobalOptions;
 use super::{print, print_json};
 use anyhow::Result;
-use serde_json::json;
+use serde::Serialize;
 use turret::device::{DeviceKind, Machine};
 use turret::report::{human_bytes, table};
 
 pub(super) fn devices(global: &GlobalOptions) -> Result<()> {
     let machine = global.machine()?;
     if global.json {
-        return print_json(&as_json(&machine));
+        return print_json(&Rows::of(&machine));
     }
     let rows = machine.devices().iter().map(|d| {
         let memory = d.memory_limit.map_or("no limit".to_string(), human_bytes);
@@ -28,27 +28,48 @@ fn kind(kind: DeviceKind) -> &'static str {
     }
 }
 
-fn as_json(machine: &Machine) -> serde_json::Value {
-    let devices: Vec<_> = (machine.devices().iter())
-        .map(|d| {
-            json!({
-                "name": d.short_name(),
-                "full_name": d.name.to_string(),
-                "kind": if d.kind == DeviceKind::Host { "CPU" } else { "GPU" },
-                "simulated": d.kind == DeviceKind::SimulatedGpu,
-                "physical": d.physical(),
-                "memory_bytes": d.memory_limit,
-            })
-        })
-        .collect();
-    let mut links = Vec::new();
-    for (i, a) in machine.devices().iter().enumerate() {
-        for b in &machine.devices()[i + 1..] {
-            let direct = machine.has_direct_link(a.id, b.id);
-            links.push(json!({"from": a.short_name(), "to": b.short_name(), "direct": direct}));
-        }
+#[derive(Serialize)]
+struct DeviceRow {
+    name: String,
+    kind: &'static str,
+    simulated: bool,
+    physical: String,
+    memory_bytes: Option<u64>,
+    full_name: String,
+}
+
+#[derive(Serialize)]
+struct LinkRow {
+    from: String,
+    to: String,
+    direct: bool,
+}
+
+#[derive(Serialize)]
+struct Rows {
+    devices: Vec<DeviceRow>,
+    links: Vec<LinkRow>,
+}
+
+impl Rows {
+    fn of(machine: &Machine) -> Rows {
+        let all = machine.devices();
+        let devices = all.iter().map(|d| DeviceRow {
+            name: d.short_name(),
+            kind: if d.kind == DeviceKind::Host { "CPU" } else { "GPU" },
+            simulated: d.kind == DeviceKind::SimulatedGpu,
+            physical: d.physical(),
+            memory_bytes: d.memory_limit,
+            full_name: d.name.to_string(),
+        });
+        let pairs = all.iter().enumerate().flat_map(|(i, a)| all[i + 1..].iter().map(move |b| (a, b)));
+        let links = pairs.map(|(a, b)| LinkRow {
+            from: a.short_name(),
+            to: b.short_name(),
+            direct: machine.has_direct_link(a.id, b.id),
+        });
+        Rows { devices: devices.collect(), links: links.collect() }
     }
-    json!({"devices": devices, "links": links})
 }
 
 fn links_in_words(machine: &Machine) -> String {

@@ -14,10 +14,11 @@ mod options;
 mod place;
 mod run;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use clap::{Parser, Subcommand};
 use options::GlobalOptions;
 use serde::Serialize;
+use std::fmt::Arguments;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -85,7 +86,7 @@ pub(crate) fn main() -> ExitCode {
         // Whoever read the output has seen enough of it.
         Err(e) if is_closed_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("error: {}", message(&e));
+            tell(format_args!("error: {}\n", message(&e)));
             ExitCode::FAILURE
         }
     }
@@ -109,9 +110,12 @@ fn message(error: &anyhow::Error) -> String {
 /// Writes to standard output.
 fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(())
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to standard output")
+}
+
+/// Writes to standard error. Where that cannot be written there is nobody to tell, and the results still count.
+fn tell(text: Arguments<'_>) {
+    let _ = std::io::stderr().lock().write_fmt(text);
 }
 
 /// Writes one JSON document to standard output.

@@ -1,6 +1,7 @@
 //! The built-in model: the article's program, written as a user would write it.
 
 use super::options::{AverageOn, GlobalOptions, Inputs, ModelOptions, OptimizerName, StepOptions, Variables};
+use super::tell;
 use anyhow::{Result, bail, ensure};
 use turret::base::DType;
 use turret::device::Machine;
@@ -105,8 +106,8 @@ pub(super) fn build<'g>(g: &'g Graph, options: &ModelOptions, count: usize, vari
 impl<'g> Model<'g> {
     /// Tells on standard error what runs where, and what is left idle.
     pub fn summarize(&self, global: &GlobalOptions, machine: &Machine) {
-        eprintln!("machine: {}", global.machine_name(machine));
-        eprint!("{}", self.towers.summary.clone().on_machine(machine.gpus()));
+        let summary = self.towers.summary.clone().on_machine(machine.gpus());
+        tell(format_args!("machine: {}\n{summary}", global.machine_name(machine)));
     }
 
     /// What a step fetches and runs: what is asked for, or the train op.

@@ -1,6 +1,6 @@
 //! The options that several subcommands share, and what they mean for the library.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -57,14 +57,18 @@ impl GlobalOptions {
     /// An error where so many towers ask for GPUs that are not there.
     pub fn check_towers(&self, machine: &Machine, towers: usize) -> Result<()> {
         let gpus = machine.gpus();
-        let name = self.machine_name(machine);
-        ensure!(
-            towers <= gpus || self.soft_placement,
-            "cannot place {towers} towers: tower {gpus} asks for /gpu:{gpus}, the machine {name} has {gpus} GPUs; use \
-             --devices sim:{towers}, --towers {}, or --soft-placement",
-            gpus.max(1)
-        );
-        Ok(())
+        if towers <= gpus || self.soft_placement {
+            return Ok(());
+        }
+        let counted = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        let fewer = if gpus == 0 { String::new() } else { format!(", --towers {gpus},") };
+        bail!(
+            "cannot place {}: tower {gpus} asks for /gpu:{gpus}, the machine {} has {}; use --devices sim:{towers}{fewer} \
+             or --soft-placement",
+            counted(towers, "tower"),
+            self.machine_name(machine),
+            counted(gpus, "GPU")
+        )
     }
 }
 

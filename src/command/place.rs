@@ -19,13 +19,13 @@ pub(super) struct PlaceArgs {
     #[arg(long)]
     ops: bool,
     /// One line a variable, as the article prints it
-    #[arg(long, conflicts_with_all = ["ops", "csv"])]
+    #[arg(long, conflicts_with_all = ["ops", "csv", "json"])]
     short: bool,
     /// Comma-separated values
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     csv: bool,
     /// The article's whole listing: variables with devices, gradients by tower, all variables
-    #[arg(long, conflicts_with_all = ["ops", "csv", "short"])]
+    #[arg(long, conflicts_with_all = ["ops", "csv", "short", "json"])]
     listing: bool,
 }
 

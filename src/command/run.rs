@@ -1,9 +1,9 @@
 //! `turret run`: runs steps and shows what they fetch.
 
-use super::arrays::{read_npz, write_npz};
+use super::arrays::{check_npz, read_npz, write_npz};
 use super::feeds::{FeedFile, feed_file, feeds};
 use super::options::{GlobalOptions, ModelOptions, StepOptions, TowerOptions};
-use super::{model, print, print_json};
+use super::{model, print, print_json, tell};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -47,7 +47,10 @@ pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
     args.model.check()?;
     global.check_towers(&options.machine, args.towers.towers)?;
     for path in args.save_variables.iter().chain(&args.timeline) {
-        check_folder(path)?;
+        check_output(path)?;
+    }
+    if let Some(path) = &args.save_variables {
+        check_npz(path)?;
     }
     let model = model::build(&g, &args.model, args.towers.towers, args.towers.variables)?;
     let session = Session::new(&g, options)?;
@@ -82,7 +85,7 @@ pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
         }
     }
     for warning in session.warnings() {
-        eprintln!("warning: {warning}");
+        tell(format_args!("warning: {warning}\n"));
     }
     if let Some(path) = &args.save_variables {
         let all = g.all_variables().into_iter().map(|v| Ok((v.name(), session.value(v)?)));
@@ -92,9 +95,14 @@ pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
 }
 
 /// An error now rather than after the last step.
-fn check_folder(path: &Path) -> Result<()> {
+fn check_output(path: &Path) -> Result<()> {
+    let of = || format!("cannot write '{}'", path.display());
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    ensure!(folder.is_dir(), "cannot write '{}': there is no folder '{}'", path.display(), folder.display());
+    ensure!(folder.is_dir(), "{}: there is no folder '{}'", of(), folder.display());
+    if let Ok(there) = path.metadata() {
+        ensure!(!there.is_dir(), "{}: it is a folder; name a file in it", of());
+        ensure!(!there.permissions().readonly(), "{}: it is read-only; name another file", of());
+    }
     Ok(())
 }
 

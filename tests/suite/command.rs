@@ -274,6 +274,54 @@ fn bad_files_are_refused() {
     npz("bad.npz", &[0x50; 200], "no .npz file");
     let folder = scratch("absent/out.npz");
     refused(&[&["run"], &SMALL[..], &["--save-variables", folder.to_str().unwrap()]].concat(), &["there is no folder"]);
+    refused(&["run", "--variables-from", env!("CARGO_TARGET_TMPDIR")], &["it is no file"]);
+}
+
+#[test]
+fn outputs_that_cannot_be_written_are_refused_before_the_first_step() {
+    let read_only = file("read_only.npz", b"");
+    let mut permissions = std::fs::metadata(&read_only).unwrap().permissions();
+    permissions.set_readonly(true);
+    std::fs::set_permissions(&read_only, permissions).unwrap();
+    for (path, part) in [(env!("CARGO_TARGET_TMPDIR"), "it is a folder"), (&read_only, "read-only")] {
+        for option in ["--save-variables", "--timeline"] {
+            refused(&[&["run"], &SMALL[..], &[option, path]].concat(), &["cannot write", path, part]);
+        }
+    }
+    std::fs::remove_file(&read_only).unwrap();
+    // A device stays what it is; the archive must not take its place.
+    if cfg!(unix) {
+        refused(
+            &[&["run"], &SMALL[..], &["--save-variables", "/dev/null"]].concat(),
+            &["'/dev/null'", "it is no file"],
+        );
+    }
+}
+
+/// A stream whose reader has gone.
+fn closed_pipe() -> std::io::PipeWriter {
+    std::io::pipe().expect("there are pipes").1
+}
+
+#[test]
+fn readers_may_leave() {
+    for args in
+        [&["devices"][..], &["place", "--ops"], &["dump", "--format", "dot"], &["run", "--steps", "3"], &["--help"]]
+    {
+        let sizes = if matches!(args[0], "devices" | "--help") { &[] } else { &SMALL[..] };
+        let mut command = Command::new(env!("CARGO_BIN_EXE_turret"));
+        let ran = command.args(args).args(sizes).stdout(closed_pipe()).output().expect("the command starts");
+        let err = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(0), "{args:?}: {err}");
+        assert!(!err.contains("panicked") && !err.contains("error"), "{args:?}: {err}");
+    }
+    // Nor does it matter that nobody reads what is told beside the results.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_turret"));
+    let ran = command.arg("place").args(SMALL).stderr(closed_pipe()).output().expect("the command starts");
+    assert_eq!((ran.status.code(), ran.stdout), (Some(0), small("place", &[]).out.into_bytes()));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_turret"));
+    let ran = command.args(["place", "--towers", "9"]).stderr(closed_pipe()).output().expect("the command starts");
+    assert_eq!(ran.status.code(), Some(1));
 }
 
 #[test]
@@ -287,7 +335,9 @@ fn mistakes_are_refused_with_the_fix() {
     refused(&["place", "--devices", "sim:x"], &["'sim:x'", "sim:N"]);
     refused(&["place", "--devices", "cuda:0"], &["CUDA"]);
     refused(&["place", "--towers", "3"], &["3 towers", "/gpu:2", "sim:2", "--devices sim:3", "--soft-placement"]);
-    refused(&["place", "--devices", "cpu"], &["/gpu:0", "0 GPUs"]);
+    refused(&["place", "--devices", "cpu"], &["1 tower:", "/gpu:0", "0 GPUs; use --devices sim:1 or --soft-placement"]);
+    refused(&["place", "--json", "--csv"], &["'--json'", "'--csv'"]);
+    refused(&["copies", "--json", "--csv"], &["'--json'", "'--csv'"]);
     refused(&["place", "--batch", "7", "--towers", "2"], &["--batch 7", "2 towers", "remainder 1", "--batch 6"]);
     refused(&["place", "--dims", "3,x"], &["'x'", "512,128,128"]);
     refused(&["place", "model.pb"], &["model.pb", "later"]);
