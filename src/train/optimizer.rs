@@ -92,7 +92,7 @@ pub struct ApplyOptions<'g> {
     pub global_step: Option<Variable<'g>>,
     /// The node's name, instead of the optimizer's.
     pub name: Option<String>,
-    /// Runs the operations in [`keys::UPDATE_OPS`] with each apply; on unless switched off.
+    /// Runs the operations in [`keys::UPDATE_OPS`](crate::graph::keys::UPDATE_OPS) with each apply; on unless switched off.
     pub run_update_ops: bool,
 }
 
