@@ -13,6 +13,8 @@ pub(super) trait Real: Number {
     fn logarithm(self) -> Self;
     fn logarithm_of_1_plus(self) -> Self;
     fn hyperbolic_tangent(self) -> Self;
+    fn sine(self) -> Self;
+    fn cosine(self) -> Self;
     fn half() -> Self {
         Self::from_f64(0.5)
     }
@@ -44,6 +46,14 @@ macro_rules! real {
             #[inline(always)]
             fn hyperbolic_tangent(self) -> Self {
                 self.tanh()
+            }
+            #[inline(always)]
+            fn sine(self) -> Self {
+                self.sin()
+            }
+            #[inline(always)]
+            fn cosine(self) -> Self {
+                self.cos()
             }
         }
     };
@@ -106,6 +116,8 @@ functions! {
     Logarithm, Real: x => x.logarithm();
     LogarithmOf1Plus, Real: x => x.logarithm_of_1_plus();
     HyperbolicTangent, Real: x => x.hyperbolic_tangent();
+    Sine, Real: x => x.sine();
+    Cosine, Real: x => x.cosine();
     Logistic, Real: x => logistic(x);
     SoftRectified, Real: x => rectified(x).plus(x.magnitude().negated().exponential().logarithm_of_1_plus());
 

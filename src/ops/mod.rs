@@ -155,6 +155,8 @@ pub static TABLE: &[OpRef] = &[
     &unary::EXP,
     &unary::LOG,
     &unary::LOG1P,
+    &unary::SIN,
+    &unary::COS,
     &unary::TANH,
     &unary::SIGMOID,
     &unary::SOFTPLUS,

@@ -1,5 +1,5 @@
 //! Element-wise functions of one tensor: `Neg`, `Abs`, `Sign`, `Square`, `Sqrt`, `Rsqrt`, `Reciprocal`, `Exp`, `Log`,
-//! `Log1p`, `Tanh`, `Sigmoid`, `Softplus`, `Relu`, `Relu6`, `Floor`.
+//! `Log1p`, `Sin`, `Cos`, `Tanh`, `Sigmoid`, `Softplus`, `Relu`, `Relu6`, `Floor`.
 //!
 //! Absent: what the gradients are (`unary_grad.rs`), and the functions themselves (`functions.rs`).
 
@@ -158,6 +158,10 @@ unary_ops! {
     LOG1P = "Log1p", log1p, floats(f::LogarithmOf1Plus), 16.0, false, grad::log1p, points(&POSITIVE, f64::ln_1p);
     /// TensorFlow's `Tanh`.
     TANH = "Tanh", tanh, floats(f::HyperbolicTangent), 16.0, false, grad::tanh, points(&SIGNED, f64::tanh);
+    /// TensorFlow's `Sin`, of an angle in radians.
+    SIN = "Sin", sin, floats(f::Sine), 16.0, false, grad::sin, points(&SIGNED, f64::sin);
+    /// TensorFlow's `Cos`, of an angle in radians.
+    COS = "Cos", cos, floats(f::Cosine), 16.0, false, grad::cos, points(&SIGNED, f64::cos);
     /// TensorFlow's `Sigmoid`: `1 / (1 + exp(-x))`.
     SIGMOID = "Sigmoid", sigmoid, floats(f::Logistic), 16.0, false, grad::sigmoid,
         points(&SIGNED, |x| 1.0 / (1.0 + (-x).exp()));

@@ -3,7 +3,7 @@
 
 use super::binary::{BinaryOp, IN_PLACE, MUL, REAL_DIV, floats};
 use super::functions as f;
-use super::unary::{NEG, RECIPROCAL, SIGN};
+use super::unary::{COS, NEG, RECIPROCAL, SIGN, SIN};
 use super::values::{case, float};
 use crate::graph::{Case, GradContext, InputGradients, Tensor};
 
@@ -64,6 +64,16 @@ pub(super) fn exp<'g>(c: &GradContext<'g>) -> Gradients<'g> {
 pub(super) fn log<'g>(c: &GradContext<'g>) -> Gradients<'g> {
     let x = c.inputs[0];
     after_grad(c, |grad| grad * x.apply(&RECIPROCAL))
+}
+
+pub(super) fn sin<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    let x = c.inputs[0];
+    after_grad(c, |grad| grad * x.apply(&COS))
+}
+
+pub(super) fn cos<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    let x = c.inputs[0];
+    after_grad(c, |grad| grad * -x.apply(&SIN))
 }
 
 pub(super) fn log1p<'g>(c: &GradContext<'g>) -> Gradients<'g> {
