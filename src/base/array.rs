@@ -270,7 +270,12 @@ impl fmt::Debug for Array {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 8;
         write!(f, "{} {} ", self.dtype, self.shape())?;
-        let shown: Vec<String> = (0..self.len().min(SHOWN)).map(|i| self.get_f64(i).to_string()).collect();
+        let text = |i: usize| match self.dtype {
+            // The shortest text that is this float32, rather than its neighbour among the float64.
+            DType::F32 => (self.get_f64(i) as f32).to_string(),
+            _ => self.get_f64(i).to_string(),
+        };
+        let shown: Vec<String> = (0..self.len().min(SHOWN)).map(text).collect();
         let more = if self.len() > SHOWN { ", …" } else { "" };
         write!(f, "[{}{more}]", shown.join(", "))
     }

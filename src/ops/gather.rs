@@ -9,7 +9,8 @@ use super::support::{
 use crate::base::{Array, DType, Element, Shape};
 use crate::device::CpuKernel;
 use crate::graph::{
-    Attrs, Case, Fact, GradContext, IndexedSlices, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
+    Attrs, Case, Fact, GradContext, Graph, IndexedSlices, InferContext, InputGradients, KernelContext, Op, Tensor,
+    Traits,
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -130,13 +131,27 @@ impl<'g> Tensor<'g> {
     /// The slices with these numbers along an axis. Named `GatherV2`. An index that is out of range ends the step.
     #[track_caller]
     pub fn gather(self, indices: impl Into<Tensor<'g>>, axis: i32) -> Tensor<'g> {
-        let (graph, indices) = (self.graph(), indices.into());
-        scoped(graph, "GatherV2", |name| {
-            let axis = graph.constant_named("axis", axis);
-            let node = graph.node_of(&GatherV2).name(name).inputs([self, indices, axis]);
-            node.attr("batch_dims", 0i64).tensor()
-        })
+        gather_named("GatherV2", self, indices.into(), axis)
     }
+}
+
+impl Graph {
+    /// The rows of a variable with these numbers, `int32` or `int64`: `[…]` numbers of `[rows, width]` give
+    /// `[…, width]`. Named `embedding_lookup`. The variable's gradient is only these rows.
+    #[track_caller]
+    pub fn embedding_lookup<'g>(&'g self, params: impl Into<Tensor<'g>>, ids: impl Into<Tensor<'g>>) -> Tensor<'g> {
+        gather_named("embedding_lookup", params.into(), ids.into(), 0)
+    }
+}
+
+#[track_caller]
+fn gather_named<'g>(name: &'static str, params: Tensor<'g>, indices: Tensor<'g>, axis: i32) -> Tensor<'g> {
+    let graph = params.graph();
+    scoped(graph, name, |name| {
+        let axis = graph.constant_named("axis", axis);
+        let node = graph.node_of(&GatherV2).name(name).inputs([params, indices, axis]);
+        node.attr("batch_dims", 0i64).tensor()
+    })
 }
 
 /// TensorFlow's `UnsortedSegmentSum`: row `i` of the data is added to row `segment_ids[i]` of the output; negative

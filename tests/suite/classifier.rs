@@ -2,7 +2,7 @@
 //! counter, variables spread over the GPUs, a batch size that only the feeds say.
 
 use turret::base::{Array, DType};
-use turret::graph::{Graph, Init, Regularizer, ScopeOptions, Tensor, VariablePlacement};
+use turret::graph::{Graph, Init, Regularizer, ScopeOptions, VariablePlacement};
 use turret::run::{Session, SessionOptions};
 use turret::train::{
     ApplyOptions, Optimizer, Towers, clip_by_global_norm, exponential_decay, get_or_create_global_step,
@@ -40,9 +40,9 @@ fn train(towers: usize, steps: usize) -> (Vec<f64>, f64) {
     let built = builder.build(&optimizer, |tower| {
         let options = ScopeOptions { regularizer: Some(Regularizer::L2(1e-4)), ..ScopeOptions::default() };
         g.variable_scope_with("net", options, || {
-            let embedding = Tensor::from(g.get_variable("embedding", [WORDS, 8], Init::truncated_normal(0.0, 0.1)));
+            let embedding = g.get_variable("embedding", [WORDS, 8], Init::truncated_normal(0.0, 0.1));
             // The number of rows is not known here, so the mean's gradient has it computed.
-            let text = embedding.gather(words_of[tower.index()], 0).mean_axes(&[1], false);
+            let text = g.embedding_lookup(embedding, words_of[tower.index()]).mean_axes(&[1], false);
             let w = g.get_variable("w", [8, CLASSES], Init::glorot_uniform());
             let scores = text.matmul(w) + g.get_variable("b", [CLASSES], Init::Zeros);
             scores.sparse_softmax_cross_entropy(labels_of[tower.index()]).mean()
