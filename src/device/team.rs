@@ -5,7 +5,7 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::{JoinHandle, Thread};
 
 /// How often a waiting thread looks before it sleeps: some tens of microseconds.
@@ -79,7 +79,12 @@ impl Team {
             return (0..parts).for_each(part);
         }
         // A nested or concurrent job runs on its own thread alone.
-        let Ok(_busy) = self.busy.try_lock() else { return (0..parts).for_each(part) };
+        let _busy = match self.busy.try_lock() {
+            Ok(busy) => busy,
+            // A part panicked while it was held; all workers were done by then.
+            Err(TryLockError::Poisoned(busy)) => busy.into_inner(),
+            Err(TryLockError::WouldBlock) => return (0..parts).for_each(part),
+        };
         let shared = &*self.shared;
         let run: &(dyn Fn(usize) + Sync) = &part;
         // SAFETY: only the lifetime is erased; `run` waits below until no worker holds the job.
@@ -203,6 +208,15 @@ mod tests {
         let team = Team::new(2, "test");
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| team.run(8, |i| assert_ne!(i, 5))));
         assert!(result.is_err());
-        team.run(8, |_| ());
+        // Each of two parts waits for the other, so that one thread alone would never end.
+        let here = AtomicUsize::new(0);
+        let began = std::time::Instant::now();
+        team.run(2, |_| {
+            here.fetch_add(1, Ordering::SeqCst);
+            while here.load(Ordering::SeqCst) < 2 {
+                assert!(began.elapsed().as_secs() < 2, "the team works with one thread");
+                std::thread::yield_now();
+            }
+        });
     }
 }
