@@ -271,14 +271,7 @@ fn note_initialisation(p: &mut Partitioned, accesses: &Accesses, reach: &Reach) 
 fn keep(p: &mut Partitioned, keepers: &BTreeSet<Keeper>) {
     for &keeper in keepers {
         match keeper {
-            Keeper::Taker(taker) => {
-                let node = &mut p.nodes[taker.index()];
-                node.kind = StepNodeKind::Snapshot;
-                node.silent = false;
-                for output in node.outputs.clone() {
-                    p.values[output.index()].alias_of = None;
-                }
-            }
+            Keeper::Taker(taker) => keep_taken(p, taker),
             Keeper::Result(result) => {
                 let copy = add_snapshot(p, result, SmallVec::new());
                 let own = p.nodes.len() - 1;
@@ -292,22 +285,55 @@ fn keep(p: &mut Partitioned, keepers: &BTreeSet<Keeper>) {
                 }
             }
             Keeper::Before(reader, value) => {
-                let node = &p.nodes[reader.index()];
-                let producers = node.inputs.iter().filter_map(|v| match p.value(*v).origin {
-                    Origin::Computed(producer) => Some(producer),
-                    _ => None,
-                });
-                let before: SmallVec<[StepNodeId; 2]> = node.controls.iter().copied().chain(producers).collect();
-                let places = node.written_places();
-                let copy = add_snapshot(p, value, before);
-                for (i, input) in p.nodes[reader.index()].inputs.iter_mut().enumerate() {
-                    if *input == value && !places.contains(&i) {
-                        *input = copy;
-                    }
-                }
+                keep_before(p, reader, value);
             }
         }
     }
+}
+
+/// Keeps what a node takes that passes variables' bytes on. One that passes on a whole becomes the snapshot itself;
+/// otherwise the whole is kept right before it.
+fn keep_taken(p: &mut Partitioned, taker: StepNodeId) {
+    let node = &mut p.nodes[taker.index()];
+    let output = node.outputs[0];
+    let value = &mut p.values[output.index()];
+    if node.outputs.len() == 1 && value.alias_of == Some((node.inputs[0], 0)) {
+        node.kind = StepNodeKind::Snapshot;
+        node.silent = false;
+        value.alias_of = None;
+        return;
+    }
+    let mut taken: SmallVec<[ValueId; 2]> =
+        node.outputs.iter().filter_map(|v| p.values[v.index()].alias_of).map(|(of, _)| of).collect();
+    taken.sort_unstable();
+    taken.dedup();
+    let outputs = node.outputs.clone();
+    for value in taken.into_iter().filter(|v| p.variable(*v).is_some()).collect::<Vec<_>>() {
+        let copy = keep_before(p, taker, value);
+        for output in &outputs {
+            if let Some((of, _)) = p.values[output.index()].alias_of.as_mut().filter(|(of, _)| *of == value) {
+                *of = copy;
+            }
+        }
+    }
+}
+
+/// Keeps a value right before the turn of a node that reads it, which reads what is kept instead.
+fn keep_before(p: &mut Partitioned, reader: StepNodeId, value: ValueId) -> ValueId {
+    let node = &p.nodes[reader.index()];
+    let producers = node.inputs.iter().filter_map(|v| match p.value(*v).origin {
+        Origin::Computed(producer) => Some(producer),
+        _ => None,
+    });
+    let before: SmallVec<[StepNodeId; 2]> = node.controls.iter().copied().chain(producers).collect();
+    let places = node.written_places();
+    let copy = add_snapshot(p, value, before);
+    for (i, input) in p.nodes[reader.index()].inputs.iter_mut().enumerate() {
+        if *input == value && !places.contains(&i) {
+            *input = copy;
+        }
+    }
+    copy
 }
 
 /// A node that copies a value where it is, after these nodes; gives the copy.
