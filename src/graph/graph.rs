@@ -289,13 +289,13 @@ impl Graph {
             .op
             .written_inputs(&new.attrs, new.inputs.len())
             .into_iter()
-            .find(|&i| !producers[i].op.traits().variable)
+            .find(|&i| producers.get(i).is_none_or(|p| !p.op.traits().variable))
         {
+            let got = producers.get(written).map(|p| format!("'{}' ({})", p.name, p.op.name()));
             let message = format!(
-                "cannot build '{full}' ({}): input {written} is written, so it must be a variable, got '{}' ({})",
+                "cannot build '{full}' ({}): input {written} is written, so it must be a variable, got {}",
                 new.op.name(),
-                producers[written].name,
-                producers[written].op.name()
+                got.unwrap_or_else(|| format!("{} inputs", producers.len()))
             );
             inner.diagnostics.push(Diagnostic::at(Code::InvalidArgument, message, source));
             return NodeId::POISON;

@@ -7,6 +7,7 @@
 //! A pass is a function from one stage to the next. Invariant: passes only read the graph; what they find out is in
 //! the stage, with the rule that decided.
 
+mod claims;
 mod memory;
 mod order;
 mod partition;

@@ -3,6 +3,7 @@
 //! Invariant: a node's inputs are all on its own device; what was elsewhere comes through a copy node, one per tensor
 //! and destination, shared by all consumers there.
 
+use super::claims;
 use super::order;
 use super::place::Placed;
 use super::prune::{Pruned, Source};
@@ -115,33 +116,27 @@ impl Builder<'_> {
             which.iter().map(|&i| self.input(node.inputs[i], &sources[i], device, &after)).collect();
         let id = StepNodeId(self.p.nodes.len() as u32);
         let written = node.op.written_inputs(&attrs, inputs.len());
-        for &i in &written {
-            if self.p.value(inputs[i]).copy_of_variable(&self.p) {
-                let variable = &self.p.pruned.node(node.inputs[which[i]].node).name;
-                let message = format!(
-                    "'{}' ({}) runs on {device} but writes variable '{variable}', which is elsewhere; \
-                     colocate them",
-                    node.name,
-                    node.op.name()
-                );
-                return Err(Diagnostic::at(Code::InvalidArgument, message, node.source).into());
-            }
-        }
+        claims::written(&self.p, node, device, &written, &inputs)?;
         // A node whose outputs are all known runs only for what it waits for.
         let all_known = !node.outputs.is_empty()
             && (0..node.outputs.len() as u32)
                 .all(|output| self.p.pruned.value(TensorId { node: node.id, output }).is_some());
+        let descs: SmallVec<[TensorDesc; 1]> = (0..node.outputs.len() as u32)
+            .map(|output| self.p.pruned.desc(TensorId { node: node.id, output }))
+            .collect();
         let aliases = if written.is_empty() {
             self.with_context(node, &attrs, &inputs, |c| node.op.aliases(c))
         } else {
             // What assigns passes the variable on.
-            (!node.outputs.is_empty()).then(|| smallvec::smallvec![(written[0], 0)])
+            (!descs.is_empty()).then(|| smallvec::smallvec![(written[0], 0)])
         };
+        if let Some(aliases) = &aliases {
+            claims::aliases(&self.p, node, aliases, &inputs, &descs)?;
+        }
         let mut outputs = SmallVec::new();
-        for output in 0..node.outputs.len() as u32 {
-            let tensor = TensorId { node: node.id, output };
-            let alias_of = aliases.as_ref().map(|a| (inputs[a[output as usize].0], a[output as usize].1));
-            let desc = self.p.pruned.desc(tensor);
+        for (output, desc) in descs.into_iter().enumerate() {
+            let tensor = TensorId { node: node.id, output: output as u32 };
+            let alias_of = aliases.as_ref().map(|a| (inputs[a[output].0], a[output].1));
             let value = self.new_value(Value { tensor, desc, device, origin: Origin::Computed(id), alias_of });
             self.computed.insert(tensor, value);
             outputs.push(value);
