@@ -18,24 +18,43 @@ pub struct View {
     pub len: usize,
     /// Their type.
     pub dtype: DType,
+    /// Whether a kernel may write them.
+    pub writable: bool,
 }
+
+impl View {
+    fn overlaps(&self, other: &View) -> bool {
+        let end = |v: &View| v.start.addr() + v.len * v.dtype.size();
+        self.start.addr() < end(other) && other.start.addr() < end(self)
+    }
+}
+
+/// The bit that notes a buffer's lending; later ones have none.
+fn bit(i: usize) -> u64 {
+    if i < 32 { 1 << i } else { 0 }
+}
+
+const SHARED: &str = "a kernel took one buffer to read and to write; one that works in place uses raw pointers";
 
 /// The buffers and threads of one launch of a [`CpuKernel`].
 pub struct Launch<'a> {
     inputs: &'a [View],
     outputs: &'a [View],
     team: &'a Team,
+    /// Outputs that are lent to write, then inputs.
     lent: Cell<u64>,
+    /// Inputs that are lent to read.
+    read: Cell<u32>,
 }
 
 impl<'a> Launch<'a> {
     /// A launch over these buffers.
     ///
     /// # Safety
-    /// Every view is valid for the launch's life. Outputs, and inputs that the kernel writes, are used by nobody else
-    /// meanwhile, except that an output may be the very buffer of an input where the op's `in_place` says so.
+    /// Every view is valid for the launch's life. Writable ones are used by nobody else meanwhile, except that an
+    /// output may be the very buffer of an input where the op's `in_place` says so; no two writable inputs overlap.
     pub unsafe fn new(inputs: &'a [View], outputs: &'a [View], team: &'a Team) -> Launch<'a> {
-        Launch { inputs, outputs, team, lent: Cell::new(0) }
+        Launch { inputs, outputs, team, lent: Cell::new(0), read: Cell::new(0) }
     }
 
     /// The threads that this launch may use.
@@ -51,21 +70,35 @@ impl<'a> Launch<'a> {
     /// The elements of an input.
     ///
     /// # Panics
-    /// When the element type is another: a fault of the kernel.
+    /// When the element type is another, or the buffer is lent to write: faults of the kernel.
     pub fn input<T: Element>(&self, i: usize) -> &'a [T] {
         let view = self.inputs[i];
         assert_eq!(view.dtype, T::DTYPE, "input {i} of a kernel");
-        // SAFETY: valid by the contract of `new`; only written through `output` or `variable`, which kernels
-        // that work in place do not combine with `input` on the same buffer.
+        self.check_not_lent(&view);
+        self.read.set(self.read.get() | bit(i) as u32);
+        // SAFETY: valid by the contract of `new`; not lent to write, as was checked, nor will it be while `read` says so.
         unsafe { std::slice::from_raw_parts(view.start.cast(), view.len) }
+    }
+
+    /// The first element of an input, which may be written afterwards.
+    ///
+    /// # Panics
+    /// When there is none, the element type is another, or the buffer is lent to write: faults of the kernel.
+    pub fn first<T: Element>(&self, i: usize) -> T {
+        let view = self.inputs[i];
+        assert!(view.dtype == T::DTYPE && view.len > 0, "the first element of input {i} of a kernel");
+        self.check_not_lent(&view);
+        // SAFETY: valid by the contract of `new`, and not lent to write.
+        unsafe { view.start.cast::<T>().read() }
     }
 
     /// The elements of an output, to write. Each can be taken once.
     ///
     /// # Panics
-    /// When the element type is another or it was taken before: faults of the kernel.
+    /// When the element type is another, it was taken before, it is not for writing, or an input that was taken lies
+    /// there: faults of the kernel.
     pub fn output<T: Element>(&self, i: usize) -> &'a mut [T] {
-        self.lend(i, 0);
+        self.lend(i, 0, &self.outputs[i]);
         self.slice_mut(self.outputs[i])
     }
 
@@ -74,7 +107,7 @@ impl<'a> Launch<'a> {
     /// # Panics
     /// As [`Launch::output`].
     pub fn variable<T: Element>(&self, i: usize) -> &'a mut [T] {
-        self.lend(i, 32);
+        self.lend(i, 32, &self.inputs[i]);
         self.slice_mut(self.inputs[i])
     }
 
@@ -97,13 +130,21 @@ impl<'a> Launch<'a> {
         self.inputs[i].dtype
     }
 
+    fn check_not_lent(&self, view: &View) {
+        let lent = self.lent.get();
+        let clashes =
+            |views: &[View], lent: u64| views.iter().enumerate().any(|(i, v)| lent & bit(i) != 0 && v.overlaps(view));
+        assert!(lent == 0 || !clashes(self.outputs, lent) && !clashes(self.inputs, lent >> 32), "{SHARED}");
+    }
+
     /// Guards against a kernel's mistake; the first 32 buffers of either kind are enough to catch one.
-    fn lend(&self, i: usize, first_bit: usize) {
-        if i >= 32 {
-            return;
-        }
-        let mask = 1u64 << (first_bit + i);
+    fn lend(&self, i: usize, first_bit: usize, view: &View) {
+        assert!(view.writable, "a kernel took a buffer to write that is only read");
+        let mask = bit(i) << first_bit;
         assert_eq!(self.lent.get() & mask, 0, "a kernel took the same buffer twice");
+        let read = u64::from(self.read.get());
+        let clash = read != 0 && self.inputs.iter().enumerate().any(|(i, v)| read & bit(i) != 0 && v.overlaps(view));
+        assert!(!clash, "{SHARED}");
         self.lent.set(self.lent.get() | mask);
     }
 

@@ -39,9 +39,9 @@ pub fn evaluate(op: OpRef, attrs: &Attrs, inputs: &[Arc<Array>], team: &Team) ->
     let results: Vec<Array> = (output_descs.iter())
         .map(|d| Array::zeros(d.dtype, &d.dims).map_err(|e| e.to_string()))
         .collect::<Result<_, _>>()?;
-    let view = |a: &Array| View { start: a.start(), len: a.len(), dtype: a.dtype() };
-    let input_views: Vec<View> = inputs.iter().map(|a| view(a)).collect();
-    let output_views: Vec<View> = (results.iter()).map(view).collect();
+    let view = |a: &Array, writable| View { start: a.start(), len: a.len(), dtype: a.dtype(), writable };
+    let input_views: Vec<View> = inputs.iter().map(|a| view(a, false)).collect();
+    let output_views: Vec<View> = results.iter().map(|a| view(a, true)).collect();
     if !op.written_inputs(attrs, inputs.len()).is_empty() {
         return Err("a node that writes variables cannot be evaluated alone".into());
     }

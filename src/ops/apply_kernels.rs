@@ -177,8 +177,8 @@ fn finish(layout: &ApplyLayout, l: &Launch<'_>) {
 /// The value of a floating scalar input.
 pub(super) fn scalar(l: &Launch<'_>, i: usize) -> f64 {
     match l.input_dtype(i) {
-        DType::F64 => l.input::<f64>(i)[0],
-        _ => l.input::<f32>(i)[0].into(),
+        DType::F64 => l.first::<f64>(i),
+        _ => l.first::<f32>(i).into(),
     }
 }
 

@@ -14,7 +14,8 @@ fn run(layout: &ApplyLayout, inputs: &mut [Array], threads: usize) -> Result<(),
         inputs.iter().map(|a| TensorDesc { dtype: a.dtype(), dims: a.dims().into() }).collect();
     let context = KernelContext { attrs: &attrs, inputs: &descs, outputs: &[], values: &[] };
     let kernel = ApplyGradients.cpu_kernel(&context)?;
-    let views: Vec<View> = inputs.iter().map(|a| View { start: a.start(), len: a.len(), dtype: a.dtype() }).collect();
+    let views: Vec<View> =
+        inputs.iter().map(|a| View { start: a.start(), len: a.len(), dtype: a.dtype(), writable: true }).collect();
     let team = Team::new(threads, "test");
     // SAFETY: the arrays outlive the launch, and nobody else has them.
     kernel(&unsafe { Launch::new(&views, &[], &team) })

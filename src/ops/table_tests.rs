@@ -128,7 +128,7 @@ fn bad_inputs_are_errors_and_never_panics() {
 #[test]
 fn kernels_that_may_work_in_place_do() {
     let team = Team::new(2, "in place");
-    let view = |a: &Array| View { start: a.start(), len: a.len(), dtype: a.dtype() };
+    let view = |a: &Array| View { start: a.start(), len: a.len(), dtype: a.dtype(), writable: true };
     for (op, i, case) in cases() {
         for &input in op.traits().in_place {
             let want = evaluate(op, &case.attrs, &shared(&case.inputs), &team).unwrap();

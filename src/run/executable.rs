@@ -215,7 +215,8 @@ impl Layout {
     fn view(&self, schedule: &Schedule, value: ValueId) -> View {
         let (base, offset) = schedule.step.base(value);
         let desc = &schedule.step.value(value).desc;
-        View { start: self.starts[base.index()].wrapping_add(offset), len: desc.len(), dtype: desc.dtype }
+        let start = self.starts[base.index()].wrapping_add(offset);
+        View { start, len: desc.len(), dtype: desc.dtype, writable: false }
     }
 }
 
@@ -262,6 +263,13 @@ impl<'a> ProgramWriter<'a> {
                 self.kernels.push(kernel);
                 let inputs = self.add_views(&node.inputs);
                 let outputs = self.add_views(&node.outputs);
+                let of = |i: usize, range: &std::ops::Range<u32>| range.start as usize + i;
+                node.written_places().iter().for_each(|&i| self.views[of(i, &inputs)].writable = true);
+                // What passes an input's bytes on does not write them.
+                for (i, output) in node.outputs.iter().enumerate() {
+                    let own = self.schedule.step.value(*output).alias_of.is_none();
+                    self.views[of(i, &outputs)].writable = own;
+                }
                 let kernel = self.kernels.len() as u32 - 1;
                 let writes = !node.written().is_empty();
                 self.commands.push(Command::Launch { kernel, inputs, outputs, node: id.0, writes });

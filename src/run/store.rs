@@ -109,6 +109,6 @@ impl VariableStore {
 
 impl Stored {
     fn view(&self) -> View {
-        View { start: self.memory.address(), len: self.desc.len(), dtype: self.desc.dtype }
+        View { start: self.memory.address(), len: self.desc.len(), dtype: self.desc.dtype, writable: true }
     }
 }

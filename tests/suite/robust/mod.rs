@@ -2,6 +2,7 @@
 
 mod callers;
 mod failures;
+mod hazards;
 mod programs;
 mod threads;
 
