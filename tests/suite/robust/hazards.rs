@@ -221,3 +221,12 @@ fn runs_of_a_variables_bytes_are_kept_from_before_a_change() {
     assert_eq!(out, [floats(&[2.0, 3.0]), floats(&[1.0, 2.0]), floats(&[3.0, 4.0])]);
     assert_eq!(s.value(w).unwrap(), floats(&[9.0; 4]));
 }
+
+#[test]
+fn a_sum_is_not_written_over_a_buffer_whose_part_it_still_reads() {
+    let g = Graph::new();
+    let x = g.placeholder(DType::F32, [4], "x");
+    let y = (x * 2f32).reshape([2, 2]);
+    let out = run(&g, x, &[(y + y.slice(&[0, 0], &[1, 2])).reshape([4])], &[]);
+    assert_eq!(out[0], floats(&[4.0, 8.0, 8.0, 12.0]));
+}
