@@ -9,7 +9,7 @@ use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Instant;
 use turret::base::{Array, DType, IntoShape};
-use turret::graph::{Graph, Init, Operation, ScopeOptions, Tensor, Variable, VariablePlacement, keys};
+use turret::graph::{Graph, Init, Operation, Tensor, Variable, VariablePlacement, keys};
 use turret::plan::place_all;
 use turret::run::{Session, SessionOptions};
 use turret::train::{GradAndVar, Optimizer};
@@ -202,9 +202,7 @@ fn main() -> turret::Result<()> {
         Variables::Spread => VariablePlacement::least_bytes(args.gpus),
     };
     let g = Graph::new();
-    let root = g.current_variable_scope();
-    let options = ScopeOptions { placement: Some(placement), ..ScopeOptions::default() };
-    let model = g.reenter(&root, options, || generate_towers_v2(&g, &args));
+    let model = g.variables_on(placement, || generate_towers_v2(&g, &args));
 
     let session = Session::new(&g, SessionOptions::devices(&devices)?)?;
     // As in TensorFlow, a device that is not there is refused before anything runs.
