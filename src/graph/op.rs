@@ -147,6 +147,8 @@ pub struct Traits {
     pub in_place: &'static [usize],
     /// The kernel can fail on values (an index out of range, a failed check).
     pub fallible: bool,
+    /// Where the kernel fails, it has not yet written any variable.
+    pub checks_before_writing: bool,
     /// Runs only on the host.
     pub host_only: bool,
     /// Replaces the whole of the variables that it writes without reading them, as initializers do.
@@ -242,6 +244,11 @@ pub trait Op: Send + Sync {
     /// Inputs that are variables and are written.
     fn written_inputs(&self, _attrs: &Attrs, _num_inputs: usize) -> SmallVec<[usize; 4]> {
         SmallVec::new()
+    }
+
+    /// True if a node with these attributes can fail on values; the default goes by [`Traits::fallible`].
+    fn can_fail(&self, _attrs: &Attrs) -> bool {
+        self.traits().fallible
     }
 
     /// How a node of this type is split when the variables that it writes live on several devices; `None` if it cannot be.

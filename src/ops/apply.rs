@@ -211,8 +211,13 @@ impl Op for ApplyGradients {
     }
 
     fn traits(&self) -> Traits {
-        // Only gradients of rows can fail, and they do before anything is written.
-        Traits { stateful: true, fallible: true, no_gradient: true, ..Traits::default() }
+        let traits = Traits { stateful: true, no_gradient: true, ..Traits::default() };
+        Traits { fallible: true, checks_before_writing: true, ..traits }
+    }
+
+    fn can_fail(&self, attrs: &Attrs) -> bool {
+        // Only the row numbers of gradients of rows can be wrong.
+        attrs.bools("sparse").contains(&true)
     }
 
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {

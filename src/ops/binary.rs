@@ -32,6 +32,7 @@ pub(super) const IN_PLACE: Traits = Traits {
     forwards: None,
     in_place: &[0, 1],
     fallible: false,
+    checks_before_writing: false,
     host_only: false,
     overwrites: false,
     no_gradient: false,

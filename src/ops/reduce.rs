@@ -235,6 +235,7 @@ const PLAIN: Traits = Traits {
     forwards: None,
     in_place: &[],
     fallible: false,
+    checks_before_writing: false,
     host_only: false,
     overwrites: false,
     no_gradient: false,

@@ -182,7 +182,7 @@ macro_rules! scatter {
             }
 
             fn traits(&self) -> Traits {
-                Traits { stateful: true, fallible: true, ..Traits::default() }
+                Traits { stateful: true, fallible: true, checks_before_writing: true, ..Traits::default() }
             }
 
             fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {

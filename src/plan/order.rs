@@ -357,7 +357,7 @@ fn add_snapshot(p: &mut Partitioned, value: ValueId, controls: SmallVec<[StepNod
 }
 
 fn can_fail(node: &StepNode) -> bool {
-    !node.silent && node.op.is_some_and(|op| op.traits().fallible) && matches!(node.kind, StepNodeKind::Op)
+    !node.silent && node.op.is_some_and(|op| op.can_fail(&node.attrs)) && matches!(node.kind, StepNodeKind::Op)
 }
 
 /// Makes every change of a variable wait for all that can still fail, and notes what must be put back otherwise.
@@ -368,7 +368,12 @@ fn add_commit(p: &mut Partitioned, accesses: &Accesses, reach: &Reach, extra: &m
     if writers.is_empty() || fallible.is_empty() {
         return;
     }
-    if fallible.iter().any(|&n| reach.is_after_any(n) || writers.contains(&n)) {
+    // A change that fails before it writes leaves nothing to put back, unless another change may have run already.
+    let leaves_changes = |n: StepNodeId| {
+        let checks_first = p.node(n).op.is_some_and(|op| op.traits().checks_before_writing);
+        writers.contains(&n) && (writers.len() > 1 || !checks_first)
+    };
+    if fallible.iter().any(|&n| reach.is_after_any(n) || leaves_changes(n)) {
         p.undo = accesses.writers.keys().copied().collect();
     }
     let before: Vec<StepNodeId> =

@@ -361,7 +361,9 @@ impl<'g> Session<'g> {
             unsafe { executable.feed(*place, array) };
         }
         if !step.undo.is_empty() {
-            state.undo.resize_with(step.undo.len(), Vec::new);
+            if state.undo.len() < step.undo.len() {
+                state.undo.resize_with(step.undo.len(), Vec::new);
+            }
             for (variable, bytes) in step.undo.iter().zip(&mut state.undo) {
                 state.store.save_bytes(*variable, bytes);
             }

@@ -3,7 +3,8 @@
 use super::*;
 use crate::base::{Array, Code, DType};
 use crate::device::{DeviceId, Machine, Peers};
-use crate::graph::{Graph, Init};
+use crate::graph::{Graph, IndexedSlices, Init, Operation, Tensor, Variable};
+use crate::train::{GradAndVar, Optimizer};
 
 fn sim(gpus: usize) -> SessionOptions {
     SessionOptions::on(Machine::simulated(gpus))
@@ -119,4 +120,66 @@ fn gpus_that_do_not_reach_each_other_go_through_the_host() {
     let routes: Vec<_> = schedule.step.copies().map(|(n, c)| (n.name.to_string(), c.route)).collect();
     assert!(routes.contains(&("copy/w/read→gpu:1".into(), crate::plan::Route::Direct)), "{routes:?}");
     assert!(routes.contains(&("copy/w/read→gpu:2".into(), crate::plan::Route::ThroughHost)), "{routes:?}");
+}
+
+/// A table on each GPU and one SGD step on rows of both, with row numbers that are fed.
+fn rows_of_two_tables(g: &Graph, gpus: [u32; 2]) -> (Vec<Tensor<'_>>, Vec<Variable<'_>>, Operation<'_>) {
+    let mut list = Vec::new();
+    let mut feeds = Vec::new();
+    for (i, gpu) in gpus.into_iter().enumerate() {
+        let table =
+            g.device(&format!("/gpu:{gpu}"), || g.get_variable(&format!("table_{i}"), [3, 2], Init::Constant(1.0)));
+        let indices = g.placeholder(DType::I32, [1], &format!("indices_{i}"));
+        let values = g.placeholder(DType::F32, [1, 2], &format!("values_{i}"));
+        let rows = IndexedSlices { values, indices, of: table.value() };
+        list.push(GradAndVar { grad: Some(rows.into()), var: table });
+        feeds.extend([indices, values]);
+    }
+    let tables = list.iter().map(|gv| gv.var).collect();
+    (feeds, tables, Optimizer::gradient_descent(1.0).apply_gradients(&list))
+}
+
+#[test]
+fn a_wrong_row_on_one_device_leaves_the_other_devices_variables_too() {
+    let g = Graph::new();
+    let (feeds, tables, train) = rows_of_two_tables(&g, [0, 1]);
+    let s = Session::new(&g, sim(2)).unwrap();
+    s.initialize().unwrap();
+    let values = Array::new(&[1, 2], &[0.5f32, 0.5]).unwrap();
+    let row = |i: i32| Array::new(&[1], &[i]).unwrap();
+    let run = |second: i32| {
+        let arrays = [row(2), values.clone(), row(second), values.clone()];
+        let pairs: Vec<(Tensor<'_>, &Array)> = feeds.iter().copied().zip(&arrays).collect();
+        s.run(&pairs, &[], &[train])
+    };
+    let before: Vec<Array> = tables.iter().map(|t| s.value(*t).unwrap()).collect();
+    for _ in 0..20 {
+        let e = run(3).unwrap_err().to_string();
+        assert!(e.contains("row number 3") && e.contains("gpu:1"), "{e}");
+        let after: Vec<Array> = tables.iter().map(|t| s.value(*t).unwrap()).collect();
+        assert_eq!(after, before);
+    }
+    run(1).unwrap();
+    assert_eq!(s.value(tables[0]).unwrap().to_f64(), [1.0, 1.0, 1.0, 1.0, 0.5, 0.5]);
+    assert_eq!(s.value(tables[1]).unwrap().to_f64(), [1.0, 1.0, 0.5, 0.5, 1.0, 1.0]);
+}
+
+#[test]
+fn variables_are_kept_for_undoing_only_where_a_change_can_fail_after_another() {
+    let undo = |gpus: [u32; 2]| {
+        let g = Graph::new();
+        let (feeds, _, train) = rows_of_two_tables(&g, gpus);
+        let s = Session::new(&g, sim(2)).unwrap();
+        let dims: [&[usize]; 4] = [&[1], &[1, 2], &[1], &[1, 2]];
+        let pairs: Vec<(Tensor<'_>, &[usize])> = feeds.into_iter().zip(dims).collect();
+        s.schedule(&pairs, &[], &[train]).unwrap().step.undo.len()
+    };
+    assert_eq!(undo([0, 1]), 2, "one device's change may be there when the other's fails");
+    assert_eq!(undo([1, 1]), 0, "one change, which checks before it writes");
+    let g = Graph::new();
+    let w = g.get_variable("w", [2], Init::Ones);
+    let train =
+        Optimizer::gradient_descent(0.1).minimize(w.value().square().sum(), Default::default(), Default::default());
+    let s = Session::new(&g, sim(1)).unwrap();
+    assert!(s.schedule(&[], &[], &[train]).unwrap().step.undo.is_empty(), "dense updates cannot fail");
 }

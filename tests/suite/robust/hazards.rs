@@ -56,6 +56,7 @@ const NONE: Traits = Traits {
     forwards: None,
     in_place: &[],
     fallible: false,
+    checks_before_writing: false,
     host_only: false,
     overwrites: false,
     no_gradient: false,
