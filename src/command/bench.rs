@@ -47,6 +47,9 @@ struct Row {
     copy_bytes: u64,
     /// Variables, constants and arena by device.
     peak_bytes: IndexMap<String, u64>,
+    /// Floating-point operations of a step, on all devices.
+    #[serde(skip)]
+    flops: f64,
 }
 
 #[derive(Serialize)]
@@ -84,6 +87,7 @@ pub(super) fn bench(global: &GlobalOptions, args: &BenchArgs) -> Result<()> {
             ms_max: 0.0,
             copies: copies.copies.len(),
             copy_bytes: copies.total_bytes,
+            flops: schedule.work().iter().map(|cost| cost.flops).sum(),
             peak_bytes: memory.devices.into_iter().map(|m| (m.device, m.total)).collect(),
         });
         sessions.push((session, model, arrays));
@@ -133,8 +137,9 @@ fn measure(prepared: &[(Callable<'_, '_>, Vec<&Array>)], args: &BenchArgs) -> Re
 
 impl Rows {
     fn text(&self) -> String {
-        let heads = ["towers", "variables", "devices", "ms", "min", "max", "copies", "copied", "peak memory"];
-        let number = ["towers", "ms", "min", "max", "copies", "copied"];
+        let heads =
+            ["towers", "variables", "devices", "ms", "min", "max", "GFLOP/s", "copies", "copied", "peak memory"];
+        let number = ["towers", "ms", "min", "max", "GFLOP/s", "copies", "copied"];
         let rows = self.rows.iter().map(|r| {
             let peak: Vec<String> = r.peak_bytes.iter().map(|(d, b)| format!("{d} {}", human_bytes(*b))).collect();
             vec![
@@ -144,11 +149,15 @@ impl Rows {
                 format!("{:.3}", r.ms_median),
                 format!("{:.3}", r.ms_min),
                 format!("{:.3}", r.ms_max),
+                format!("{:.1}", r.flops / r.ms_median.max(1e-9) / 1e6),
                 r.copies.to_string(),
                 human_bytes(r.copy_bytes),
                 peak.join(", "),
             ]
         });
-        format!("{}\nms is the median of a step's milliseconds\n", table(&heads, &number, rows))
+        format!(
+            "{}\nms is the median of a step's milliseconds, GFLOP/s the whole step's work over it\n",
+            table(&heads, &number, rows)
+        )
     }
 }

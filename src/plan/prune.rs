@@ -6,7 +6,7 @@
 use super::signature::Signature;
 use crate::base::{Array, Code, Diagnostic, Error, Result, Shape};
 use crate::device::Team;
-use crate::graph::{self, Fact, InferContext, KernelContext, Node, NodeId, TensorDesc, TensorId};
+use crate::graph::{self, Fact, InferContext, Node, NodeId, TensorDesc, TensorId};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -83,21 +83,6 @@ impl Pruned {
                 (None, None) => Source::Computed,
             })
             .collect()
-    }
-
-    /// Types, sizes and known values of a kept node's inputs and outputs, to prepare its kernel from.
-    pub fn with_kernel_context<R>(&self, node: &Node, use_it: impl FnOnce(&KernelContext<'_>) -> R) -> R {
-        let inputs: Vec<TensorDesc> = node.inputs.iter().map(|&t| self.desc(t)).collect();
-        let planned = node.op.planned_inputs(node.inputs.len());
-        let values: Vec<Option<Arc<Array>>> = (node.inputs.iter().enumerate())
-            .map(|(i, &t)| match self.signature.feed(t) {
-                Some(feed) if planned.contains(&i) => self.signature.feeds[feed].value.clone(),
-                Some(_) => None,
-                None => self.value(t).cloned(),
-            })
-            .collect();
-        let outputs = &self.info(node.id).descs;
-        use_it(&KernelContext { attrs: &node.attrs, inputs: &inputs, outputs, values: &values })
     }
 
     /// The nodes that must have run before a kept node, beyond those that compute its inputs. A node that was computed

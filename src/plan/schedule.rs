@@ -1,10 +1,12 @@
 //! Schedule: each device's sequence, the events between devices, and the memory.
 
 use super::memory::{MemoryPlan, plan_memory};
-use super::step::{Origin, Partitioned, StepNodeId};
-use crate::base::{Code, Error, Result};
+use super::step::{Origin, Partitioned, StepNodeId, StepNodeKind, ValueId};
+use crate::base::{Array, Code, Error, Result};
 use crate::device::{DeviceId, Machine};
+use crate::graph::{Cost, KernelContext, TensorDesc};
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// A step, ready to be loaded.
 pub struct Schedule {
@@ -23,6 +25,24 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// The work of one step by device: floating-point operations, and bytes that kernels read and write.
+    pub fn work(&self) -> Vec<Cost> {
+        let mut total = vec![Cost::default(); self.sequences.len()];
+        let desc = |v: &ValueId| self.step.value(*v).desc.clone();
+        for node in self.step.nodes.iter().filter(|n| !n.silent && matches!(n.kind, StepNodeKind::Op)) {
+            let Some(op) = node.op else { continue };
+            let inputs: Vec<TensorDesc> = node.inputs.iter().map(desc).collect();
+            let outputs: Vec<TensorDesc> = node.outputs.iter().map(desc).collect();
+            let values: Vec<Option<Arc<Array>>> =
+                node.inputs.iter().map(|v| self.step.value(*v).known().cloned()).collect();
+            let context = KernelContext { attrs: &node.attrs, inputs: &inputs, outputs: &outputs, values: &values };
+            let cost = op.cost(&context);
+            let sum = &mut total[node.device.index()];
+            *sum = Cost { flops: sum.flops + cost.flops, bytes: sum.bytes + cost.bytes };
+        }
+        total
+    }
+
     /// The devices that do something in the step, or hold something that it uses.
     pub fn devices(&self) -> Vec<DeviceId> {
         let holds = |d: DeviceId| self.step.values.iter().any(|v| v.device == d);

@@ -183,3 +183,17 @@ fn variables_are_kept_for_undoing_only_where_a_change_can_fail_after_another() {
     let s = Session::new(&g, sim(1)).unwrap();
     assert!(s.schedule(&[], &[], &[train]).unwrap().step.undo.is_empty(), "dense updates cannot fail");
 }
+
+#[test]
+fn a_steps_work_is_counted_by_device() {
+    let g = Graph::new();
+    let x = g.placeholder(DType::F32, [Some(8), Some(5)], "x");
+    let w = g.device("/gpu:1", || g.get_variable("w", [5, 3], Init::Ones));
+    let y = g.device("/gpu:1", || x.matmul(w));
+    let z = g.device("/cpu:0", || x * 2.0);
+    let s = Session::new(&g, sim(2)).unwrap();
+    let work = s.schedule(&[(x, &[8, 5])], &[y, z], &[]).unwrap().work();
+    let flops: Vec<f64> = work.iter().map(|c| c.flops).collect();
+    assert_eq!(flops, [40.0, 0.0, 2.0 * 8.0 * 5.0 * 3.0]);
+    assert_eq!(work[2].bytes, 4.0 * (40.0 + 15.0 + 24.0));
+}
