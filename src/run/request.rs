@@ -1,6 +1,7 @@
 //! Requests: the plan that serves a (feeds, fetches, targets, sizes), kept once it is made.
 //!
-//! Invariant: asking again for what was asked before neither plans nor allocates.
+//! Invariants: asking again for what was asked lately neither plans nor allocates; a session that is fed ever other
+//! sizes keeps a bounded number of plans.
 
 use super::executable::{Executable, Loader};
 use super::feeds::{check_feed, check_handles};
@@ -14,6 +15,9 @@ use std::sync::Arc;
 
 /// The largest integer feed, in elements, whose value may decide sizes.
 const VALUE_FEED_ELEMENTS: usize = 64;
+
+/// How many requests a session keeps plans for; beyond that the one that was not used for longest goes.
+const KEPT_PLANS: usize = 64;
 
 /// A request as the user writes it, and the plan that serves it.
 pub(super) struct Plan {
@@ -38,8 +42,10 @@ impl Session<'_> {
         fetches: &[Tensor<'_>],
         targets: &[Operation<'_>],
     ) -> Result<Arc<Plan>> {
-        if let Some(plan) = state.plans.iter().find(|p| p.serves(self.graph, feeds, fetches, targets)) {
-            return Ok(plan.clone());
+        if let Some(at) = state.plans.iter().position(|p| p.serves(self.graph, feeds, fetches, targets)) {
+            // The plans stand in the order of their last use.
+            state.plans[at..].rotate_left(1);
+            return Ok(state.plans[state.plans.len() - 1].clone());
         }
         check_handles(self.graph, feeds.iter().map(|f| f.0), fetches, targets)?;
         self.graph.check()?;
@@ -95,6 +101,9 @@ impl Session<'_> {
                 .collect(),
             executable,
         });
+        if state.plans.len() == KEPT_PLANS {
+            state.plans.remove(0);
+        }
         state.plans.push(plan.clone());
         Ok(plan)
     }

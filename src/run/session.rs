@@ -134,10 +134,7 @@ impl<'g> Session<'g> {
         fetches: &[Tensor<'_>],
         targets: &[Operation<'_>],
     ) -> Result<Vec<Array>> {
-        let mut state = self.lock()?;
-        let plan = self.plan_for(&mut state, feeds, fetches, targets)?;
-        self.execute(&mut state, &plan, feeds.iter().map(|f| f.1), false)?;
-        (0..fetches.len()).map(|i| fetched(&plan, i, feeds)).collect()
+        self.run_then(feeds, fetches, targets, false, |_| ()).map(|(values, ())| values)
     }
 
     /// Runs targets without feeds or fetches.
@@ -158,13 +155,26 @@ impl<'g> Session<'g> {
         fetches: &[Tensor<'_>],
         targets: &[Operation<'_>],
     ) -> Result<(Vec<Array>, RunMetadata)> {
+        self.run_then(feeds, fetches, targets, true, |plan| {
+            let executable = &plan.executable;
+            RunMetadata { spans: executable.spans(), copies: executable.copies().copied().collect() }
+        })
+    }
+
+    /// Runs, and looks at the plan before another run can use it.
+    fn run_then<R>(
+        &self,
+        feeds: &[(Tensor<'_>, &Array)],
+        fetches: &[Tensor<'_>],
+        targets: &[Operation<'_>],
+        trace: bool,
+        look: impl FnOnce(&Plan) -> R,
+    ) -> Result<(Vec<Array>, R)> {
         let mut state = self.lock()?;
         let plan = self.plan_for(&mut state, feeds, fetches, targets)?;
-        self.execute(&mut state, &plan, feeds.iter().map(|f| f.1), true)?;
+        self.execute(&mut state, &plan, feeds.iter().map(|f| f.1), trace)?;
         let values = (0..fetches.len()).map(|i| fetched(&plan, i, feeds)).collect::<Result<_>>()?;
-        let metadata =
-            RunMetadata { spans: plan.executable.spans(), copies: plan.executable.copies().copied().collect() };
-        Ok((values, metadata))
+        Ok((values, look(&plan)))
     }
 
     /// Gives every variable its initial value, those made after any init operation too.

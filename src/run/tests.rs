@@ -197,3 +197,31 @@ fn a_steps_work_is_counted_by_device() {
     assert_eq!(flops, [40.0, 0.0, 2.0 * 8.0 * 5.0 * 3.0]);
     assert_eq!(work[2].bytes, 4.0 * (40.0 + 15.0 + 24.0));
 }
+
+#[test]
+fn ever_other_sizes_keep_a_bounded_number_of_plans() {
+    let g = Graph::new();
+    let x = g.placeholder(DType::F32, [None], "x");
+    let y = g.device("/gpu:0", || x * 2.0);
+    let s = Session::new(&g, sim(1)).unwrap();
+    let run = |rows: usize| s.run(&[(x, &Array::zeros(DType::F32, &[rows]).unwrap())], &[y], &[]).unwrap();
+    let buffers = || s.memory_use().iter().map(|m| m.buffers).sum::<usize>();
+    run(1);
+    for rows in 2..=64 {
+        run(rows);
+    }
+    let full = buffers();
+    run(1);
+    for rows in 65..=200 {
+        run(rows);
+        // What is used again and again stays, however many others come.
+        run(1);
+    }
+    assert_eq!(s.plans_built(), 200);
+    // A queue lets the newest plan that went go just after its step.
+    let start = std::time::Instant::now();
+    while buffers() > full && start.elapsed().as_secs() < 5 {
+        std::thread::yield_now();
+    }
+    assert_eq!(buffers(), full);
+}
