@@ -6,7 +6,6 @@ use anyhow::Result;
 use clap::Args;
 use turret::graph::Graph;
 use turret::report::{CopyTable, MemoryTable};
-use turret::run::Session;
 
 #[derive(Args)]
 pub(super) struct CopiesArgs {
@@ -23,12 +22,7 @@ pub(super) struct CopiesArgs {
 
 pub(super) fn copies(global: &GlobalOptions, args: &CopiesArgs) -> Result<()> {
     let g = Graph::new();
-    let options = global.session_options()?;
-    args.model.check()?;
-    global.check_towers(&options.machine, args.towers.towers)?;
-    let model = model::build(&g, &args.model, args.towers.towers, args.towers.variables)?;
-    let session = Session::new(&g, options)?;
-    model.summarize(global, session.machine());
+    let (model, session) = model::open(&g, global, &args.model, &args.towers)?;
     let schedule = model.schedule(&session, &args.step)?;
     let table = CopyTable::new(&schedule, session.machine());
     match (global.json, args.csv) {

@@ -6,7 +6,6 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use turret::graph::Graph;
 use turret::report::{Stage, StageView};
-use turret::run::Session;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Format {
@@ -62,12 +61,7 @@ pub(super) fn dump(global: &GlobalOptions, args: &DumpArgs) -> Result<()> {
         StageName::Scheduled => Stage::Scheduled,
     };
     let g = Graph::new();
-    let options = global.session_options()?;
-    args.model.check()?;
-    global.check_towers(&options.machine, args.towers.towers)?;
-    let model = model::build(&g, &args.model, args.towers.towers, args.towers.variables)?;
-    let session = Session::new(&g, options)?;
-    model.summarize(global, session.machine());
+    let (model, session) = model::open(&g, global, &args.model, &args.towers)?;
     let schedule = model.schedule(&session, &args.step)?;
     let view = StageView::of(&schedule, session.machine(), stage);
     match args.format {

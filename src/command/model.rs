@@ -1,6 +1,8 @@
 //! The built-in model: the article's program, written as a user would write it.
 
-use super::options::{AverageOn, GlobalOptions, Inputs, ModelOptions, OptimizerName, StepOptions, Variables};
+use super::options::{
+    AverageOn, GlobalOptions, Inputs, ModelOptions, OptimizerName, StepOptions, TowerOptions, Variables,
+};
 use super::tell;
 use anyhow::{Result, bail, ensure};
 use turret::base::DType;
@@ -40,6 +42,22 @@ fn tower<'g>(g: &'g Graph, x: Tensor<'g>, target: Tensor<'g>, dims: &[usize]) ->
     let loss = (y - target).square().mean();
     g.add_to_collection(keys::LOSSES, loss);
     loss
+}
+
+/// Builds the model that the options ask for, opens a session on their machine, and tells what is used.
+pub(super) fn open<'g>(
+    g: &'g Graph,
+    global: &GlobalOptions,
+    options: &ModelOptions,
+    towers: &TowerOptions,
+) -> Result<(Model<'g>, Session<'g>)> {
+    let on = global.session_options()?;
+    options.check()?;
+    global.check_towers(&on.machine, towers.towers)?;
+    let model = build(g, options, towers.towers, towers.variables)?;
+    let session = Session::new(g, on)?;
+    model.summarize(global, session.machine());
+    Ok((model, session))
 }
 
 /// Builds the model with so many towers.

@@ -7,7 +7,6 @@ use clap::Args;
 use turret::graph::Graph;
 use turret::plan::place_all;
 use turret::report::{PlacementTable, gradient_listing, variable_listing};
-use turret::run::Session;
 
 #[derive(Args)]
 pub(super) struct PlaceArgs {
@@ -31,12 +30,7 @@ pub(super) struct PlaceArgs {
 
 pub(super) fn place(global: &GlobalOptions, args: &PlaceArgs) -> Result<()> {
     let g = Graph::new();
-    let options = global.session_options()?;
-    args.model.check()?;
-    global.check_towers(&options.machine, args.towers.towers)?;
-    let model = model::build(&g, &args.model, args.towers.towers, args.towers.variables)?;
-    let session = Session::new(&g, options)?;
-    model.summarize(global, session.machine());
+    let (model, session) = model::open(&g, global, &args.model, &args.towers)?;
     let placed = place_all(&g.nodes(), session.machine(), session.placement_options())?;
     let table = PlacementTable::new(&g, &placed, session.machine());
     let table = if args.ops { table } else { table.variables_only() };

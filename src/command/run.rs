@@ -43,18 +43,13 @@ pub(super) struct RunArgs {
 
 pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
     let g = Graph::new();
-    let options = global.session_options()?;
-    args.model.check()?;
-    global.check_towers(&options.machine, args.towers.towers)?;
     for path in args.save_variables.iter().chain(&args.timeline) {
         check_output(path)?;
     }
     if let Some(path) = &args.save_variables {
         check_npz(path)?;
     }
-    let model = model::build(&g, &args.model, args.towers.towers, args.towers.variables)?;
-    let session = Session::new(&g, options)?;
-    model.summarize(global, session.machine());
+    let (model, session) = model::open(&g, global, &args.model, &args.towers)?;
     let (mut fetches, targets) = model.step(&g, &args.step)?;
     let mut names = args.step.fetch.clone();
     if args.step.fetch.is_empty() && args.step.target.is_empty() {

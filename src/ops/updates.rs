@@ -59,49 +59,34 @@ fn accumulate<N: Number>(f: impl Fn(N, N) -> N + Copy + Send + Sync + 'static) -
     })
 }
 
-impl Op for AssignAdd {
-    fn name(&self) -> &'static str {
-        "AssignAdd"
-    }
+macro_rules! accumulating {
+    ($op:ident, $name:literal, $how:ident) => {
+        impl Op for $op {
+            fn name(&self) -> &'static str {
+                $name
+            }
 
-    fn traits(&self) -> Traits {
-        Traits { stateful: true, ..Traits::default() }
-    }
+            fn traits(&self) -> Traits {
+                Traits { stateful: true, ..Traits::default() }
+            }
 
-    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
-        numeric(c)
-    }
+            fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+                numeric(c)
+            }
 
-    fn written_inputs(&self, _attrs: &Attrs, _num_inputs: usize) -> SmallVec<[usize; 4]> {
-        smallvec![0]
-    }
+            fn written_inputs(&self, _attrs: &Attrs, _num_inputs: usize) -> SmallVec<[usize; 4]> {
+                smallvec![0]
+            }
 
-    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        by_number!(c.inputs[0].dtype, N => accumulate::<N>(N::plus))
-    }
+            fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+                by_number!(c.inputs[0].dtype, N => accumulate::<N>(N::$how))
+            }
+        }
+    };
 }
 
-impl Op for AssignSub {
-    fn name(&self) -> &'static str {
-        "AssignSub"
-    }
-
-    fn traits(&self) -> Traits {
-        Traits { stateful: true, ..Traits::default() }
-    }
-
-    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
-        numeric(c)
-    }
-
-    fn written_inputs(&self, _attrs: &Attrs, _num_inputs: usize) -> SmallVec<[usize; 4]> {
-        smallvec![0]
-    }
-
-    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        by_number!(c.inputs[0].dtype, N => accumulate::<N>(N::minus))
-    }
-}
+accumulating!(AssignAdd, "AssignAdd", plus);
+accumulating!(AssignSub, "AssignSub", minus);
 
 #[derive(Clone, Copy)]
 enum Scatter {
