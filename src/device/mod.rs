@@ -6,6 +6,7 @@
 //!
 //! Invariant: nothing here knows of graphs; a device runs prepared kernels over buffers.
 
+pub mod cuda;
 mod kernel;
 mod machine;
 mod memory;

@@ -6,6 +6,7 @@ use super::attrs::Attrs;
 use super::tensor::{Gradient, Operation, Tensor};
 use crate::base::{Array, DType, Dims, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaKernel, CudaMap, MapStep, Operand, map_kernel};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -229,6 +230,28 @@ pub trait Op: Send + Sync {
 
     /// A host kernel for these shapes, or why there is none. Not asked of ops that forward, of variables, or of nodes without outputs and effects.
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String>;
+
+    /// The expression of one element, for ops that compute every element of their one output alone from the elements
+    /// of NumPy-broadcast inputs. On CUDA such ops are fused in chains.
+    fn cuda_map(&self, _c: &KernelContext<'_>) -> Option<CudaMap> {
+        None
+    }
+
+    /// What runs on a CUDA GPU for these shapes, or why nothing does. Asked where `has_cuda_kernel` says so, as
+    /// `cpu_kernel` is; the default makes a loop of [`Op::cuda_map`].
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let map = self.cuda_map(c).ok_or_else(|| format!("{} has no CUDA kernel", self.name()))?;
+        let operands = (0..c.inputs.len()).map(Operand::Input).collect();
+        let step = MapStep { map, dtype: c.outputs[0].dtype, operands };
+        let inputs: Vec<_> = c.inputs.iter().map(|d| (d.dtype, d.dims.clone())).collect();
+        map_kernel(&[step], &inputs, &c.outputs[0].dims)
+    }
+
+    /// True if a node with these attributes and outputs has a CUDA kernel, whatever its sizes. Asked when nodes
+    /// are placed; what has none runs on the host.
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        false
+    }
 
     /// For ops whose outputs are the bytes of inputs, or runs of them: per output the input and the byte where it starts.
     /// Nothing runs for such a node. The default goes by [`Traits::forwards`].
