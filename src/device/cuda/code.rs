@@ -239,8 +239,7 @@ mod tests {
     #[test]
     fn a_text_carries_its_types_and_constants() {
         let code = CudaCode::new("void ENTRY(const T* x);").with_type("T", DType::I64).with_constant("RANK", 3);
-        let want =
-            "static constexpr long long RANK = 3;\ntypedef long long T;\nvoid ENTRY(const T* x);";
+        let want = "static constexpr long long RANK = 3;\ntypedef long long T;\nvoid ENTRY(const T* x);";
         assert_eq!(code.text(), want);
     }
 }

@@ -9,7 +9,7 @@ typedef unsigned char u8;
 #define TURRET_STRIDE ((i64)gridDim.x * blockDim.x)
 
 // Failed checks are told in pinned host memory: word 0 says that some check failed, word 1 + node what and where.
-static __device__ __forceinline__ void turret_fail(volatile u64* failure, u32 node, i64 position, i64 value) {
+__device__ __forceinline__ void turret_fail(volatile u64* failure, u32 node, i64 position, i64 value) {
     i64 low = value < -2147483647 ? -2147483647 : value > 2147483647 ? 2147483647 : value;
     i64 at = position > 0x3fffffff ? 0x3fffffff : position;
     failure[1 + node] = ((u64)1 << 63) | ((u64)at << 32) | (u64)(u32)(int)low;
@@ -17,6 +17,111 @@ static __device__ __forceinline__ void turret_fail(volatile u64* failure, u32 no
 }
 
 // Whether a check before this kernel failed; what changes variables asks first. Null where nothing can fail.
-static __device__ __forceinline__ bool turret_failed(volatile u64* failure) {
+__device__ __forceinline__ bool turret_failed(volatile u64* failure) {
     return failure != 0 && failure[0] != 0;
+}
+
+// Arithmetic on element types by the host's own formulas, so that results are the same bits where a formula is exact.
+// Integers wrap; what divides by zero or takes a negative power of an integer is refused by its op, and is 0 or 1 here.
+#define TURRET_INLINE __device__ __forceinline__
+
+TURRET_INLINE float turret_floor(float x) { return floorf(x); }
+TURRET_INLINE double turret_floor(double x) { return floor(x); }
+TURRET_INLINE float turret_sqrt(float x) { return sqrtf(x); }
+TURRET_INLINE double turret_sqrt(double x) { return sqrt(x); }
+TURRET_INLINE float turret_exp(float x) { return expf(x); }
+TURRET_INLINE double turret_exp(double x) { return exp(x); }
+TURRET_INLINE float turret_log(float x) { return logf(x); }
+TURRET_INLINE double turret_log(double x) { return log(x); }
+TURRET_INLINE float turret_log1p(float x) { return log1pf(x); }
+TURRET_INLINE double turret_log1p(double x) { return log1p(x); }
+TURRET_INLINE float turret_tanh(float x) { return tanhf(x); }
+TURRET_INLINE double turret_tanh(double x) { return tanh(x); }
+TURRET_INLINE float turret_sin(float x) { return sinf(x); }
+TURRET_INLINE double turret_sin(double x) { return sin(x); }
+TURRET_INLINE float turret_cos(float x) { return cosf(x); }
+TURRET_INLINE double turret_cos(double x) { return cos(x); }
+
+// What Rust calls `+ - * / -x`, the floored quotient and rest, the power and the absolute value.
+#define TURRET_FLOAT(T, FMOD, POW, FABS) \
+    TURRET_INLINE T turret_plus(T x, T y) { return x + y; } \
+    TURRET_INLINE T turret_minus(T x, T y) { return x - y; } \
+    TURRET_INLINE T turret_times(T x, T y) { return x * y; } \
+    TURRET_INLINE T turret_over(T x, T y) { return x / y; } \
+    TURRET_INLINE T turret_negated(T x) { return -x; } \
+    TURRET_INLINE T turret_floor_div(T x, T y) { return turret_floor(x / y); } \
+    TURRET_INLINE T turret_floor_mod(T x, T y) { \
+        T rest = FMOD(x, y); \
+        return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest; \
+    } \
+    TURRET_INLINE T turret_power(T x, T y) { return POW(x, y); } \
+    TURRET_INLINE T turret_magnitude(T x) { return FABS(x); }
+TURRET_FLOAT(float, fmodf, powf, fabsf)
+TURRET_FLOAT(double, fmod, pow, fabs)
+
+// Quotients by -1 are negations, since the smallest integer has no quotient by it.
+#define TURRET_WHOLE(T, U) \
+    TURRET_INLINE T turret_plus(T x, T y) { return (T)((U)x + (U)y); } \
+    TURRET_INLINE T turret_minus(T x, T y) { return (T)((U)x - (U)y); } \
+    TURRET_INLINE T turret_times(T x, T y) { return (T)((U)x * (U)y); } \
+    TURRET_INLINE T turret_negated(T x) { return (T)(0 - (U)x); } \
+    TURRET_INLINE T turret_over(T x, T y) { return y == 0 ? 0 : y == -1 ? turret_negated(x) : x / y; } \
+    TURRET_INLINE T turret_floor_div(T x, T y) { \
+        if (y == 0 || y == -1) return turret_over(x, y); \
+        T quotient = x / y; \
+        return quotient * y != x && (x < 0) != (y < 0) ? quotient - 1 : quotient; \
+    } \
+    TURRET_INLINE T turret_floor_mod(T x, T y) { \
+        if (y == 0 || y == -1) return 0; \
+        T rest = x % y; \
+        return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest; \
+    } \
+    TURRET_INLINE T turret_power(T x, T exponent) { \
+        U base = (U)x, power = 1; \
+        for (; exponent > 0; exponent >>= 1) { \
+            if (exponent & 1) power *= base; \
+            base *= base; \
+        } \
+        return (T)power; \
+    } \
+    TURRET_INLINE T turret_magnitude(T x) { return x < 0 ? turret_negated(x) : x; }
+TURRET_WHOLE(int, u32)
+TURRET_WHOLE(i64, u64)
+
+// NaN if either is NaN.
+template <class T> TURRET_INLINE T turret_larger(T x, T y) { return x > y || x != x ? x : y; }
+template <class T> TURRET_INLINE T turret_smaller(T x, T y) { return x < y || x != x ? x : y; }
+template <class T> TURRET_INLINE T turret_sign(T x) { return x > 0 ? T(1) : x < 0 ? T(-1) : x; }
+template <class T> TURRET_INLINE T turret_rectified(T x) { return x < 0 ? T(0) : x; }
+template <class T> TURRET_INLINE T turret_logistic(T x) { return T(1) / (T(1) + turret_exp(-x)); }
+template <class T> TURRET_INLINE T turret_soft_rectified(T x) {
+    return turret_rectified(x) + turret_log1p(turret_exp(-turret_magnitude(x)));
+}
+
+// Integers of numbers as Rust's `as` makes them: toward zero, the nearest in range, 0 of NaN.
+template <class T> TURRET_INLINE int turret_to_int(T x) {
+    return x != x ? 0 : x >= T(2147483648.0) ? 2147483647 : x <= T(-2147483648.0) ? -2147483647 - 1 : (int)x;
+}
+template <class T> TURRET_INLINE i64 turret_to_i64(T x) {
+    const i64 most = 0x7fffffffffffffff;
+    return x != x ? 0 : x >= T(9223372036854775808.0) ? most : x <= T(-9223372036854775808.0) ? -most - 1 : (i64)x;
+}
+
+// W neighbours, read and written at once where their address is a multiple of the whole's alignment.
+template <class T, int W> struct alignas(sizeof(T) * W > 16 ? 16 : sizeof(T) * W) turret_vector {
+    T v[W];
+};
+template <int W, class T> TURRET_INLINE turret_vector<T, W> turret_load(const T* from) {
+    return *(const turret_vector<T, W>*)from;
+}
+template <int W, class T> TURRET_INLINE void turret_store(T* to, turret_vector<T, W> value) {
+    *(turret_vector<T, W>*)to = value;
+}
+template <int W, class T> TURRET_INLINE bool turret_aligned(const T* p) {
+    return (u64)p % alignof(turret_vector<T, W>) == 0;
+}
+
+// n / d for n below 2^31, by the multiplier and shift that the host worked out for d.
+TURRET_INLINE u32 turret_divide(u32 n, u32 multiplier, u32 shift) {
+    return ((u32)((u64)n * multiplier >> 32) + n) >> shift;
 }
