@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 pub struct AlignedBytes {
     start: NonNull<u8>,
     len: usize,
+    align: usize,
 }
 
 // SAFETY: the bytes are owned by this value alone, like a Vec's.
@@ -22,15 +23,26 @@ impl AlignedBytes {
     /// The boundary, in bytes: a cache line and an AVX-512 register.
     pub const ALIGN: usize = 64;
 
+    /// The size of a page of memory, in bytes.
+    pub const PAGE: usize = 4096;
+
     /// This many zero bytes, or `None` where the machine cannot give them.
     pub fn zeroed(len: usize) -> Option<AlignedBytes> {
+        AlignedBytes::aligned(len, Self::ALIGN)
+    }
+
+    /// As [`AlignedBytes::zeroed`], in pages that hold nothing else.
+    pub fn in_pages(len: usize) -> Option<AlignedBytes> {
+        AlignedBytes::aligned(len, Self::PAGE)
+    }
+
+    fn aligned(len: usize, align: usize) -> Option<AlignedBytes> {
         if len == 0 {
-            return Some(AlignedBytes { start: NonNull::<u64>::dangling().cast(), len });
+            return Some(AlignedBytes { start: NonNull::<u64>::dangling().cast(), len, align });
         }
-        let layout = Layout::from_size_align(len, Self::ALIGN).ok()?;
         // SAFETY: the layout has a size above zero.
-        let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        Some(AlignedBytes { start, len })
+        let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout(len, align)?) })?;
+        Some(AlignedBytes { start, len, align })
     }
 
     /// Length in bytes.
@@ -66,13 +78,17 @@ impl std::ops::DerefMut for AlignedBytes {
 
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
-        if self.len > 0 {
-            // SAFETY: allocated in `zeroed` with this layout.
-            unsafe {
-                std::alloc::dealloc(self.start.as_ptr(), Layout::from_size_align_unchecked(self.len, Self::ALIGN))
-            }
+        if let Some(layout) = layout(self.len, self.align).filter(|_| self.len > 0) {
+            // SAFETY: allocated in `aligned` with this layout.
+            unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) }
         }
     }
+}
+
+/// Whole steps of the boundary where that is a page.
+fn layout(len: usize, align: usize) -> Option<Layout> {
+    let size = if align == AlignedBytes::PAGE { len.checked_next_multiple_of(align)? } else { len };
+    Layout::from_size_align(size, align).ok()
 }
 
 /// A dense array in host memory, row-major.

@@ -1,8 +1,11 @@
 //! The devices of one machine: the host and its GPUs, and which pairs reach each other's memory.
 //!
-//! Invariant: describing a machine starts no thread and takes no memory; a session does both, for the devices it uses.
+//! Invariant: describing a machine starts no thread, takes no memory and opens no GPU; a session does, for the devices
+//! that its plans use.
 
-use crate::base::{DeviceSpec, Error, Result};
+use super::cuda::{self, CudaIdentity, Library};
+use super::lane::{Lane, QueueId};
+use crate::base::{Code, DeviceSpec, Error, Result};
 use std::fmt;
 
 /// A device of a machine: 0 is the host, `1 + i` is GPU `i`.
@@ -46,6 +49,8 @@ pub enum DeviceKind {
     Host,
     /// A GPU that the host plays: own memory, own queue and threads, real copies, host arithmetic.
     SimulatedGpu,
+    /// A CUDA GPU.
+    Cuda,
 }
 
 /// One device.
@@ -61,6 +66,10 @@ pub struct DeviceInfo {
     pub threads: usize,
     /// The most bytes that sessions may take on it, if there is a limit.
     pub memory_limit: Option<u64>,
+    /// Which GPU it is, for one of kind [`DeviceKind::Cuda`].
+    pub cuda: Option<CudaIdentity>,
+    /// True for a host whose memory CUDA GPUs may copy from and to, so that it must be in pages of its own.
+    pub pinnable: bool,
 }
 
 impl DeviceInfo {
@@ -77,9 +86,13 @@ impl DeviceInfo {
     /// What stands behind it, in words.
     pub fn physical(&self) -> String {
         let threads = if self.threads == 1 { "1 thread".into() } else { format!("{} threads", self.threads) };
-        match self.kind {
-            DeviceKind::Host => format!("host processor, {threads}"),
-            DeviceKind::SimulatedGpu => format!("simulated on the host, {threads}"),
+        match (self.kind, &self.cuda) {
+            (DeviceKind::Host, _) => format!("host processor, {threads}"),
+            (_, Some(gpu)) => {
+                let context = if gpu.instance > 0 { format!(", context {}", gpu.instance) } else { String::new() };
+                format!("{}, GPU {} at {}{context}", gpu.name, gpu.physical, gpu.pci)
+            }
+            _ => format!("simulated on the host, {threads}"),
         }
     }
 }
@@ -101,6 +114,8 @@ pub enum Peers {
 pub struct Machine {
     devices: Vec<DeviceInfo>,
     peers: Peers,
+    /// For CUDA GPUs, row by row: whether the first reads the second's memory.
+    reaches: Vec<bool>,
 }
 
 impl Machine {
@@ -113,7 +128,11 @@ impl Machine {
     /// A host alone, with all its processors.
     pub fn host() -> Machine {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Machine { devices: vec![info(DeviceId::HOST, DeviceKind::Host, threads)], peers: Peers::All }
+        Machine {
+            devices: vec![info(DeviceId::HOST, DeviceKind::Host, threads)],
+            peers: Peers::All,
+            reaches: Vec::new(),
+        }
     }
 
     /// A host and this many simulated GPUs with one thread each; at most [`Machine::MAX_GPUS`].
@@ -124,21 +143,72 @@ impl Machine {
         machine
     }
 
-    /// The machine that a `--devices` text asks for: `auto`, `cpu`, `sim:N`, `sim:N@all|pairs|none`.
+    /// A host and these CUDA GPUs, by the driver's numbers, in this order. A GPU named twice plays two devices, each with
+    /// a context of its own.
     ///
     /// # Errors
-    /// A text that is none of these, or more simulated GPUs than [`Machine::MAX_GPUS`].
+    /// Which library is missing and why, or that there is no such GPU.
+    pub fn cuda(gpus: &[usize]) -> Result<Machine> {
+        let missing = |why: String| Error::new(Code::NotFound, format!("no CUDA device can be used: {why}"));
+        let all = cuda::identities().map_err(missing)?;
+        Library::ALL.iter().filter(|l| l.is_needed()).try_for_each(|l| cuda::find(*l).map_err(missing))?;
+        let mut machine = Machine::host();
+        machine.devices[0].pinnable = true;
+        let mut identities: Vec<CudaIdentity> = Vec::new();
+        for &gpu in gpus {
+            let Some(identity) = all.get(gpu) else {
+                let there = if all.len() == 1 { "0".into() } else { format!("0 to {}", all.len() - 1) };
+                return Err(Error::new(
+                    Code::NotFound,
+                    format!("there is no CUDA GPU {gpu}; the driver shows {there}"),
+                ));
+            };
+            let instance = identities.iter().filter(|i| i.ordinal == identity.ordinal).count() as u32;
+            identities.push(CudaIdentity { instance, ..identity.clone() });
+        }
+        if identities.len() > Machine::MAX_GPUS {
+            return Err(Error::invalid(format!("at most {} GPUs, got {}", Machine::MAX_GPUS, identities.len())));
+        }
+        machine.reaches = identities.iter().flat_map(|a| identities.iter().map(|b| a.reaches(b))).collect();
+        for (i, identity) in identities.into_iter().enumerate() {
+            let cuda = Some(identity);
+            machine.devices.push(DeviceInfo { cuda, ..info(DeviceId(i as u16 + 1), DeviceKind::Cuda, 1) });
+        }
+        Ok(machine)
+    }
+
+    /// A host and every CUDA GPU that the driver shows.
+    ///
+    /// # Errors
+    /// Which library is missing and why, or that there is no GPU.
+    pub fn all_cuda() -> Result<Machine> {
+        let count = cuda::device_count().unwrap_or(1);
+        Machine::cuda(&(0..count).collect::<Vec<_>>())
+    }
+
+    /// The machine that a `--devices` text asks for: `auto` (CUDA where it can be used, else `sim:2`), `cpu`, `sim:N`,
+    /// `sim:N@all|pairs|none`, `cuda` (every GPU), `cuda:0,1` (these).
+    ///
+    /// # Errors
+    /// A text that is none of these, more simulated GPUs than [`Machine::MAX_GPUS`], or no CUDA.
     pub fn parse(text: &str) -> Result<Machine> {
         let bad = |why: &str| {
-            Error::invalid(format!("'{text}' is not a machine: {why}; want auto, cpu, sim:N or sim:N@all|pairs|none"))
+            Error::invalid(format!(
+                "'{text}' is not a machine: {why}; want auto, cpu, sim:N, sim:N@all|pairs|none, cuda or cuda:0,1"
+            ))
         };
         match text {
-            "auto" => return Ok(Machine::simulated(2)),
+            "auto" => return Ok(Machine::all_cuda().unwrap_or_else(|_| Machine::simulated(2))),
             "cpu" => return Ok(Machine::host()),
+            "cuda" => return Machine::all_cuda(),
             _ => {}
         }
+        if let Some(list) = text.strip_prefix("cuda:") {
+            let numbers: std::result::Result<Vec<usize>, _> = list.split(',').map(|n| n.trim().parse()).collect();
+            return Machine::cuda(&numbers.map_err(|_| bad("a GPU's number is no number"))?);
+        }
         let Some(rest) = text.strip_prefix("sim:") else {
-            return Err(bad(if text.starts_with("cuda") { "CUDA is not in this version" } else { "unknown kind" }));
+            return Err(bad("unknown kind"));
         };
         let (count, peers) = rest.split_once('@').unwrap_or((rest, "all"));
         let count: usize = count.parse().map_err(|_| bad("the number of GPUs is no number"))?;
@@ -193,10 +263,35 @@ impl Machine {
         self.devices.len() - 1
     }
 
+    /// True if its GPUs are CUDA's.
+    pub fn is_cuda(&self) -> bool {
+        self.devices.iter().any(|d| d.kind == DeviceKind::Cuda)
+    }
+
+    /// The queues of its devices, in the devices' order: four for each CUDA GPU, one for any other device.
+    pub fn queues(&self) -> Vec<QueueId> {
+        let of = |d: &DeviceInfo| -> &[Lane] { if d.kind == DeviceKind::Cuda { &Lane::ALL } else { &Lane::ALL[..1] } };
+        self.devices.iter().flat_map(|d| of(d).iter().map(|l| QueueId { device: d.id, lane: *l })).collect()
+    }
+
+    /// The queue that copies from one device to another: the receiver's, but a CUDA GPU also copies to the host.
+    pub fn copying_queue(&self, from: DeviceId, to: DeviceId) -> QueueId {
+        let is_cuda = |d: DeviceId| self.device(d).kind == DeviceKind::Cuda;
+        match (is_cuda(from), is_cuda(to)) {
+            (_, true) if from.is_host() => QueueId { device: to, lane: Lane::FromHost },
+            (true, true) => QueueId { device: to, lane: Lane::Peer },
+            (true, false) => QueueId { device: from, lane: Lane::ToHost },
+            _ => QueueId::compute(to),
+        }
+    }
+
     /// True if one device reads the other's memory directly. The host and a GPU always do.
     pub fn has_direct_link(&self, a: DeviceId, b: DeviceId) -> bool {
         if a == b || a.is_host() || b.is_host() {
             return true;
+        }
+        if !self.reaches.is_empty() {
+            return self.reaches[(a.index() - 1) * self.gpus() + b.index() - 1];
         }
         match self.peers {
             Peers::All => true,
@@ -220,7 +315,7 @@ fn info(id: DeviceId, kind: DeviceKind, threads: usize) -> DeviceInfo {
         device_type: Some(device_type.into()),
         device_index: Some(index),
     };
-    DeviceInfo { id, name, kind, threads, memory_limit: None }
+    DeviceInfo { id, name, kind, threads, memory_limit: None, cuda: None, pinnable: false }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 
 pub mod cuda;
 mod kernel;
+mod lane;
 mod machine;
 mod memory;
 mod program;
@@ -16,9 +17,10 @@ mod team;
 mod waiter;
 
 pub use kernel::{CpuKernel, Launch, View};
+pub use lane::{Lane, QueueId};
 pub use machine::{DeviceId, DeviceInfo, DeviceKind, Machine, Peers};
 pub use memory::{DeviceMemory, MemoryUse};
-pub use program::{Command, Event, Failure, Program, Span, Step};
+pub use program::{Command, Event, Failure, FailureKind, Program, Span, Step};
 pub use queue::{Job, Queue};
 pub use team::Team;
 pub use waiter::Waiter;

@@ -97,11 +97,20 @@ impl Program {
     /// # Safety
     /// One thread at a time; every view is valid; the events order all accesses to shared buffers.
     pub unsafe fn execute(&self, step: &Step, team: &Team) {
+        // SAFETY: by this function's contract.
+        unsafe { self.execute_part(0..self.commands.len(), step, team) }
+    }
+
+    /// Runs some of the commands, or stops at the first failure of any device.
+    ///
+    /// # Safety
+    /// As [`Program::execute`].
+    pub unsafe fn execute_part(&self, part: Range<usize>, step: &Step, team: &Team) {
         // SAFETY: nobody patches while the program runs.
         let views: &[View] = unsafe { &*self.views.get() };
         let epoch = step.epoch.load(Ordering::Acquire);
         let waiter = &step.waiters[self.device.index()];
-        for command in &self.commands {
+        for command in &self.commands[part] {
             match command {
                 Command::Wait(event) => {
                     let event = &step.events[*event as usize];
@@ -115,7 +124,7 @@ impl Program {
                 Command::Launch { kernel, inputs, outputs, node, writes } => {
                     let started = step.started();
                     if *writes {
-                        step.wrote.store(true, Ordering::Relaxed);
+                        step.about_to_write();
                     }
                     let inputs = &views[inputs.start as usize..inputs.end as usize];
                     let outputs = &views[outputs.start as usize..outputs.end as usize];
@@ -125,8 +134,11 @@ impl Program {
                     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| kernel(&launch)));
                     match result {
                         Ok(Ok(())) => step.finished(self.device, *node, started),
-                        Ok(Err(message)) => step.fail(*node, message, false),
-                        Err(panic) => step.fail(*node, panic_text(&*panic), true),
+                        Ok(Err(message)) => step.fail(Failure { node: *node, message, kind: FailureKind::Refused }),
+                        Err(panic) => {
+                            let (message, kind) = (panic_text(&*panic), FailureKind::Panicked);
+                            step.fail(Failure { node: *node, message, kind });
+                        }
                     }
                 }
                 Command::Copy { from, to, node, staged } => {
@@ -174,8 +186,23 @@ pub struct Failure {
     pub node: u32,
     /// What its kernel said.
     pub message: String,
-    /// True for a fault of the program rather than of its input.
-    pub panicked: bool,
+    /// What kind of failure it is.
+    pub kind: FailureKind,
+}
+
+/// What a failure means for what comes after.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FailureKind {
+    /// A kernel refused its input.
+    Refused,
+    /// A check on a CUDA GPU did; the changes that come after it were held back.
+    Checked,
+    /// A fault of the program.
+    Panicked,
+    /// A call of the device's driver failed; the device goes on.
+    Device,
+    /// A device was lost, with what it held.
+    Lost,
 }
 
 /// When a node of a step ran.
@@ -242,9 +269,14 @@ impl Step {
         self.wrote.load(Ordering::Acquire)
     }
 
+    /// Notes that a kernel that changes variables is about to begin.
+    pub fn about_to_write(&self) {
+        self.wrote.store(true, Ordering::Relaxed);
+    }
+
     /// Ends the step on all devices; the first failure is kept.
-    pub fn fail(&self, node: u32, message: String, panicked: bool) {
-        lock(&self.failure).get_or_insert(Failure { node, message, panicked });
+    pub fn fail(&self, failure: Failure) {
+        lock(&self.failure).get_or_insert(failure);
         self.abort.store(true, Ordering::SeqCst);
         self.waiters.iter().for_each(|w| w.wake());
     }
@@ -260,6 +292,12 @@ impl Step {
     /// When the nodes of the last traced step ran, by device.
     pub fn spans(&self) -> Vec<Vec<Span>> {
         self.spans.iter().map(|s| lock(s).clone()).collect()
+    }
+
+    /// Nanoseconds since the step began, if it is traced.
+    pub fn now(&self) -> Option<u64> {
+        let now = self.started()?;
+        Some(now.saturating_duration_since(*lock(&self.began)).as_nanos() as u64)
     }
 
     fn started(&self) -> Option<Instant> {

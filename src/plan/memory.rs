@@ -1,6 +1,6 @@
 //! The static memory plan: where in its device's arena every value of a step lives.
 //!
-//! Results of copies have a lane of their own and are not reused within a step, so a copy never waits for computing to
+//! Results of copies have a region of their own and are not reused within a step, so a copy never waits for computing to
 //! free its destination; what another device reads, and what is fetched, is kept to the step's end.
 
 use super::step::{Fetch, Origin, Partitioned, ValueId};
@@ -12,23 +12,23 @@ const ALIGN: usize = 64;
 
 /// A part of a device's arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lane {
+pub enum Region {
     /// Results of ops; reused when their last reader is done.
     Compute,
     /// Results of copies.
     Copy,
 }
 
-/// Where the base values of a step live, and how large each device's lanes are.
+/// Where the base values of a step live, and how large each device's regions are.
 #[derive(Default, Debug)]
 pub struct MemoryPlan {
-    /// By value: the lane and the byte where it starts, for values that the arena holds.
-    pub places: Vec<Option<(Lane, usize)>>,
+    /// By value: the region and the byte where it starts, for values that the arena holds.
+    pub places: Vec<Option<(Region, usize)>>,
     /// By value: the value in whose buffer it is computed, where it is computed in place.
     pub in_place_of: Vec<Option<ValueId>>,
-    /// By device: bytes of the compute lane.
+    /// By device: bytes of the compute region.
     pub compute_bytes: Vec<usize>,
-    /// By device: bytes of the copy lane.
+    /// By device: bytes of the copy region.
     pub copy_bytes: Vec<usize>,
 }
 
@@ -40,9 +40,9 @@ impl MemoryPlan {
 
     /// The byte of the arena where a base value starts.
     pub fn offset(&self, device: DeviceId, value: ValueId) -> Option<usize> {
-        self.places[value.index()].map(|(lane, at)| match lane {
-            Lane::Compute => at,
-            Lane::Copy => self.compute_bytes[device.index()].saturating_add(at),
+        self.places[value.index()].map(|(region, at)| match region {
+            Region::Compute => at,
+            Region::Copy => self.compute_bytes[device.index()].saturating_add(at),
         })
     }
 }
@@ -63,10 +63,10 @@ pub(super) fn plan_memory(p: &Partitioned, devices: usize) -> MemoryPlan {
         let arena = &mut arenas[node.device.index()];
         if node.copy().is_some() {
             for &output in &node.outputs {
-                let lane = &mut plan.copy_bytes[node.device.index()];
-                plan.places[output.index()] = Some((Lane::Copy, *lane));
+                let region = &mut plan.copy_bytes[node.device.index()];
+                plan.places[output.index()] = Some((Region::Copy, *region));
                 // Sums beyond the address space stay there: no device has that much, which loading says.
-                *lane = lane.saturating_add(rounded(p.value(output).desc.bytes()));
+                *region = region.saturating_add(rounded(p.value(output).desc.bytes()));
             }
             continue;
         }
@@ -81,7 +81,7 @@ pub(super) fn plan_memory(p: &Partitioned, devices: usize) -> MemoryPlan {
                 last_use[buffer.index()] = Some(LastUse::Never);
                 arena.rename(buffer, output);
             } else {
-                plan.places[output.index()] = Some((Lane::Compute, arena.take(output, rounded(bytes))));
+                plan.places[output.index()] = Some((Region::Compute, arena.take(output, rounded(bytes))));
             }
             last_use[output.index()] = Some(end);
             if let LastUse::At(at) = end {
@@ -145,24 +145,24 @@ fn in_place(
     if node.outputs.first() != Some(&output) {
         return None;
     }
-    let candidates = node.op?.traits().in_place;
+    let candidates = node.in_place_candidates();
     candidates.iter().filter_map(|&i| node.inputs.get(i)).find_map(|&input| {
         let (base, offset) = p.base(input);
         let buffer = p.value(base);
         let computed = matches!(buffer.origin, Origin::Computed(_)) && buffer.device == node.device;
         let whole = offset == 0 && buffer.desc.bytes() == p.value(output).desc.bytes();
-        let in_compute_lane = matches!(plan.places[base.index()], Some((Lane::Compute, _)));
+        let in_compute_region = matches!(plan.places[base.index()], Some((Region::Compute, _)));
         let dies = last_use[base.index()] == Some(LastUse::At(at));
         // Other inputs in the same buffer must be element for element the same.
         let alone = node
             .inputs
             .iter()
             .all(|&other| p.base(other).0 != base || p.value(other).desc.dims == p.value(input).desc.dims);
-        (computed && whole && in_compute_lane && dies && alone).then_some((input, base))
+        (computed && whole && in_compute_region && dies && alone).then_some((input, base))
     })
 }
 
-/// A device's compute lane: first fit into the gaps between living buffers.
+/// A device's compute region: first fit into the gaps between living buffers.
 #[derive(Default)]
 struct Arena {
     /// By start: bytes and owner.

@@ -1,26 +1,32 @@
 //! From a graph to a schedule: prune, place, partition, schedule. Each stage is a type of its own.
 //!
 //! ```text
-//! nodes + signature → Placed, Pruned → Partitioned → Schedule
+//! nodes + signature → Placed, Pruned → Partitioned (fused) → Schedule
 //! ```
 //!
 //! A pass is a function from one stage to the next. Invariant: passes only read the graph; what they find out is in
 //! the stage, with the rule that decided.
 
 mod claims;
+mod fuse;
 mod memory;
 mod order;
 mod partition;
+mod phases;
 mod place;
 mod prune;
 mod schedule;
 mod signature;
 mod step;
 
-pub use memory::{Lane, MemoryPlan};
+pub use fuse::fuse;
+pub use memory::{MemoryPlan, Region};
 pub use partition::partition;
+pub use phases::Phase;
 pub use place::{DefaultDevice, Placed, Placement, PlacementOptions, place, place_all};
 pub use prune::{Pruned, needed, prune};
 pub use schedule::{Schedule, lay_out, schedule};
 pub use signature::{FeedSpec, Signature};
-pub use step::{CopyInfo, Fetch, Origin, Partitioned, Route, StepNode, StepNodeId, StepNodeKind, Value, ValueId};
+pub use step::{
+    CopyInfo, Fetch, Fusion, Origin, Part, Partitioned, Route, StepNode, StepNodeId, StepNodeKind, Value, ValueId,
+};

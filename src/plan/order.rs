@@ -351,6 +351,7 @@ fn add_snapshot(p: &mut Partitioned, value: ValueId, controls: SmallVec<[StepNod
         controls,
         outputs: smallvec::smallvec![copy],
         silent: false,
+        fusion: None,
     });
     p.values.push(Value { origin: Origin::Computed(id), alias_of: None, ..source });
     copy
@@ -393,6 +394,7 @@ fn add_commit(p: &mut Partitioned, accesses: &Accesses, reach: &Reach, extra: &m
         controls: before.into(),
         outputs: SmallVec::new(),
         silent: true,
+        fusion: None,
     });
     extra.extend(writers.into_iter().map(|w| (commit, w)));
 }

@@ -154,6 +154,7 @@ impl Builder<'_> {
             controls: controls.into(),
             outputs,
             silent: silent && !(aliases.is_some() && node.op.traits().stateful),
+            fusion: None,
         });
         self.step_nodes.entry(node.id).or_default().push(id);
         Ok(())
@@ -278,6 +279,7 @@ impl Builder<'_> {
             controls: SmallVec::from_slice(after),
             outputs: smallvec::smallvec![copy],
             silent: false,
+            fusion: None,
         });
         self.copies.insert(key, copy);
         copy
@@ -318,6 +320,7 @@ impl Builder<'_> {
             controls: SmallVec::new(),
             outputs: smallvec::smallvec![copy],
             silent: false,
+            fusion: None,
         });
         copy
     }

@@ -4,7 +4,7 @@
 //! one that satisfies all requests in it. Invariant: without soft placement a request is met or refused, never changed.
 
 use crate::base::{Code, DType, DeviceSpec, Diagnostic, Error, Result};
-use crate::device::{DeviceId, Machine};
+use crate::device::{DeviceId, DeviceKind, Machine};
 use crate::graph::{DeviceRule, Node, NodeId};
 use indexmap::IndexMap;
 use petgraph::unionfind::UnionFind;
@@ -251,7 +251,7 @@ fn place_group(
         }
     }
     let candidates = machine.matching(&request);
-    let capable = |device: &DeviceId| order.iter().all(|n| lacks(n, *device).is_none());
+    let capable = |device: &DeviceId| order.iter().all(|n| lacks(n, *device, machine).is_none());
     let chosen = if request.is_empty() {
         default_device.filter(capable).or_else(|| gpus_first(machine).into_iter().find(capable))
     } else {
@@ -262,7 +262,7 @@ fn place_group(
         None if options.soft => DeviceId::HOST,
         None => return Err(refusals(&order, &request, &candidates, machine)),
     };
-    let moved_from = if chosen.is_none() { Some(why_moved(&order, &request, &candidates)) } else { None };
+    let moved_from = if chosen.is_none() { Some(why_moved(&order, &request, &candidates, machine)) } else { None };
     let unasked = || match (&options.default_device, device) {
         (DefaultDevice::FirstCapable, _) => "no device asked: the first that can run it".to_string(),
         (DefaultDevice::Host, DeviceId::HOST) => "no device asked: the host".to_string(),
@@ -307,7 +307,7 @@ fn gpus_first(machine: &Machine) -> Vec<DeviceId> {
 }
 
 /// Why a node cannot run on a device, if it cannot.
-fn lacks(node: &Node, device: DeviceId) -> Option<String> {
+fn lacks(node: &Node, device: DeviceId, machine: &Machine) -> Option<String> {
     if device.is_host() {
         return None;
     }
@@ -317,12 +317,21 @@ fn lacks(node: &Node, device: DeviceId) -> Option<String> {
     let types = node.outputs.iter().map(|f| f.dtype);
     let mut types: Vec<DType> = types.chain(node.attrs.dtype("T")).collect();
     types.sort_unstable();
-    types.into_iter().find(|t| node.op.gpu_lacks(*t)).map(|t| format!("{} has no GPU kernel for {t}", node.op.name()))
+    if let Some(t) = types.iter().find(|t| node.op.gpu_lacks(**t)) {
+        return Some(format!("{} has no GPU kernel for {t}", node.op.name()));
+    }
+    let is_cuda = machine.device(device).kind == DeviceKind::Cuda;
+    if is_cuda && !node.op.has_cuda_kernel(&node.attrs, &node.outputs) {
+        let of: Vec<String> = types.iter().map(|t| t.to_string()).collect();
+        let of = if of.is_empty() { String::new() } else { format!(" for {}", of.join(", ")) };
+        return Some(format!("{} has no CUDA kernel{of}", node.op.name()));
+    }
+    None
 }
 
 fn refusals(order: &[&Arc<Node>], request: &DeviceSpec, candidates: &[DeviceId], machine: &Machine) -> Problems {
     let mut problems = Problems::default();
-    let lacking = |n: &Node| candidates.iter().find_map(|d| lacks(n, *d));
+    let lacking = |n: &Node| candidates.iter().find_map(|d| lacks(n, *d, machine));
     for node in order.iter().filter(|n| !n.device.spec.is_empty()) {
         let spec = &node.device.spec;
         if machine.matching(spec).is_empty() {
@@ -351,8 +360,8 @@ fn refusals(order: &[&Arc<Node>], request: &DeviceSpec, candidates: &[DeviceId],
     problems
 }
 
-fn why_moved(order: &[&Arc<Node>], request: &DeviceSpec, candidates: &[DeviceId]) -> String {
-    let lacking = order.iter().find_map(|n| candidates.iter().find_map(|d| lacks(n, *d)));
+fn why_moved(order: &[&Arc<Node>], request: &DeviceSpec, candidates: &[DeviceId], machine: &Machine) -> String {
+    let lacking = order.iter().find_map(|n| candidates.iter().find_map(|d| lacks(n, *d, machine)));
     match lacking {
         Some(why) => format!("soft placement: {why}"),
         None => format!("soft placement: {request} is not there"),

@@ -1,9 +1,12 @@
-//! Schedule: each device's sequence, the events between devices, and the memory.
+//! Schedule: each queue's sequence, the events between queues, and the memory.
+//!
+//! A device is one queue, but a CUDA GPU, whose copies have queues of their own.
 
 use super::memory::{MemoryPlan, plan_memory};
-use super::step::{Origin, Partitioned, StepNodeId, StepNodeKind, ValueId};
+use super::phases::{Phase, plan_phases};
+use super::step::{Fusion, Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, ValueId};
 use crate::base::{Array, Code, Error, Result};
-use crate::device::{DeviceId, Machine};
+use crate::device::{DeviceId, Machine, QueueId};
 use crate::graph::{Cost, KernelContext, TensorDesc};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -12,14 +15,20 @@ use std::sync::Arc;
 pub struct Schedule {
     /// The nodes and values, in order.
     pub step: Partitioned,
-    /// By device: its nodes, in order.
+    /// The machine's queues.
+    pub queues: Vec<QueueId>,
+    /// By node: the number of its queue.
+    pub queue_of: Vec<usize>,
+    /// By queue: its nodes, in order.
     pub sequences: Vec<Vec<StepNodeId>>,
     /// By node: the events to wait for before it.
     pub waits: Vec<SmallVec<[u32; 2]>>,
     /// By node: the event to mark after it.
     pub signals: Vec<Option<u32>>,
-    /// By event: the devices that wait for it.
-    pub events: Vec<SmallVec<[DeviceId; 2]>>,
+    /// By event: the queues that wait for it.
+    pub events: Vec<SmallVec<[usize; 2]>>,
+    /// How the host and CUDA GPUs take turns; empty where there are none.
+    pub phases: Vec<Phase>,
     /// Where values live.
     pub memory: MemoryPlan,
 }
@@ -27,9 +36,15 @@ pub struct Schedule {
 impl Schedule {
     /// The work of one step by device: floating-point operations, and bytes that kernels read and write.
     pub fn work(&self) -> Vec<Cost> {
-        let mut total = vec![Cost::default(); self.sequences.len()];
+        let mut total = vec![Cost::default(); self.memory.compute_bytes.len()];
         let desc = |v: &ValueId| self.step.value(*v).desc.clone();
         for node in self.step.nodes.iter().filter(|n| !n.silent && matches!(n.kind, StepNodeKind::Op)) {
+            if let Some(Fusion::Chain(parts)) = node.fusion.as_deref() {
+                let sum = &mut total[node.device.index()];
+                sum.flops += parts.iter().map(|p| p.output.len() as f64).sum::<f64>();
+                sum.bytes += node.inputs.iter().chain(&node.outputs).map(|v| desc(v).bytes() as f64).sum::<f64>();
+                continue;
+            }
             let Some(op) = node.op else { continue };
             let inputs: Vec<TensorDesc> = node.inputs.iter().map(desc).collect();
             let outputs: Vec<TensorDesc> = node.outputs.iter().map(desc).collect();
@@ -45,11 +60,12 @@ impl Schedule {
 
     /// The devices that do something in the step, or hold something that it uses.
     pub fn devices(&self) -> Vec<DeviceId> {
+        let works = |d: DeviceId| {
+            let mut queues = self.queues.iter().zip(&self.sequences);
+            queues.any(|(q, sequence)| q.device == d && !sequence.is_empty())
+        };
         let holds = |d: DeviceId| self.step.values.iter().any(|v| v.device == d);
-        (0..self.sequences.len() as u16)
-            .map(DeviceId)
-            .filter(|&d| !self.sequences[d.index()].is_empty() || holds(d))
-            .collect()
+        (0..self.memory.compute_bytes.len() as u16).map(DeviceId).filter(|&d| works(d) || holds(d)).collect()
     }
 
     /// The nodes that hold most of a device's memory at their own time: name and bytes, largest first.
@@ -78,37 +94,41 @@ pub fn schedule(step: Partitioned, machine: &Machine) -> Result<Schedule> {
 
 /// As [`schedule`], whatever the devices' memory limits are.
 pub fn lay_out(step: Partitioned, machine: &Machine) -> Schedule {
-    let devices = machine.devices().len();
-    let mut sequences: Vec<Vec<StepNodeId>> = vec![Vec::new(); devices];
+    let queues = machine.queues();
+    let number = |queue: QueueId| queues.iter().position(|q| *q == queue).unwrap_or(0);
+    let mut sequences: Vec<Vec<StepNodeId>> = vec![Vec::new(); queues.len()];
+    let mut queue_of = Vec::with_capacity(step.nodes.len());
     let mut position = Vec::with_capacity(step.nodes.len());
     for (i, node) in step.nodes.iter().enumerate() {
-        let sequence = &mut sequences[node.device.index()];
+        let queue = number(match node.copy() {
+            Some(copy) => machine.copying_queue(copy.from, copy.to),
+            None => QueueId::compute(node.device),
+        });
+        queue_of.push(queue);
+        let sequence = &mut sequences[queue];
         position.push(sequence.len() as u32 + 1);
         sequence.push(StepNodeId(i as u32));
     }
-    let depends_on = |i: usize| -> SmallVec<[StepNodeId; 4]> {
-        let node = &step.nodes[i];
-        let data = node.inputs.iter().filter_map(|v| match step.value(*v).origin {
-            Origin::Computed(producer) => Some(producer),
-            _ => None,
-        });
-        data.chain(node.controls.iter().copied()).filter(|p| step.node(*p).device != node.device).collect()
+    let phases = if machine.is_cuda() { plan_phases(&step, machine, &queue_of, &queues) } else { Vec::new() };
+    let depends_on: Vec<SmallVec<[StepNodeId; 4]>> = {
+        let all = dependencies(&step, machine.is_cuda());
+        let elsewhere = |i: usize, list: SmallVec<[StepNodeId; 4]>| {
+            list.into_iter().filter(|p| queue_of[p.index()] != queue_of[i]).collect()
+        };
+        all.into_iter().enumerate().map(|(i, list)| elsewhere(i, list)).collect()
     };
     let mut told = vec![false; step.nodes.len()];
-    for i in 0..step.nodes.len() {
-        depends_on(i).iter().for_each(|p| told[p.index()] = true);
-    }
-    // What each device knows to be done: by device, how many of its nodes. Waiting teaches what the other knew.
-    let mut knows: Vec<Vec<u32>> = vec![vec![0; devices]; devices];
+    depends_on.iter().flatten().for_each(|p| told[p.index()] = true);
+    // What each queue knows to be done: by queue, how many of its nodes. Waiting teaches what the other knew.
+    let mut knows: Vec<Vec<u32>> = vec![vec![0; queues.len()]; queues.len()];
     let mut knew: Vec<Vec<u32>> = vec![Vec::new(); step.nodes.len()];
     let mut signals = vec![None; step.nodes.len()];
     let mut waits: Vec<SmallVec<[u32; 2]>> = vec![SmallVec::new(); step.nodes.len()];
-    let mut events: Vec<SmallVec<[DeviceId; 2]>> = Vec::new();
+    let mut events: Vec<SmallVec<[usize; 2]>> = Vec::new();
     for i in 0..step.nodes.len() {
-        let device = step.nodes[i].device;
-        for producer in depends_on(i) {
-            let from = step.node(producer).device;
-            if knows[device.index()][from.index()] >= position[producer.index()] {
+        let queue = queue_of[i];
+        for &producer in &depends_on[i] {
+            if knows[queue][queue_of[producer.index()]] >= position[producer.index()] {
                 continue;
             }
             let event = *signals[producer.index()].get_or_insert_with(|| {
@@ -116,19 +136,49 @@ pub fn lay_out(step: Partitioned, machine: &Machine) -> Schedule {
                 events.len() as u32 - 1
             });
             waits[i].push(event);
-            if !events[event as usize].contains(&device) {
-                events[event as usize].push(device);
+            if !events[event as usize].contains(&queue) {
+                events[event as usize].push(queue);
             }
             let learned = knew[producer.index()].clone();
-            knows[device.index()].iter_mut().zip(&learned).for_each(|(k, l)| *k = (*k).max(*l));
+            knows[queue].iter_mut().zip(&learned).for_each(|(k, l)| *k = (*k).max(*l));
         }
-        knows[device.index()][device.index()] = position[i];
+        knows[queue][queue] = position[i];
         if told[i] {
-            knew[i] = knows[device.index()].clone();
+            knew[i] = knows[queue].clone();
         }
     }
-    let memory = plan_memory(&step, devices);
-    Schedule { step, sequences, waits, signals, events, memory }
+    let memory = plan_memory(&step, machine.devices().len());
+    Schedule { step, queues, queue_of, sequences, waits, signals, events, phases, memory }
+}
+
+/// What each node needs to be done. Where `through_silent` is set, nodes at which nothing runs stand for what they
+/// need themselves, so that nobody waits for a node that no queue runs.
+fn dependencies(step: &Partitioned, through_silent: bool) -> Vec<SmallVec<[StepNodeId; 4]>> {
+    let mut all: Vec<SmallVec<[StepNodeId; 4]>> = Vec::with_capacity(step.nodes.len());
+    for node in &step.nodes {
+        let mut needs: SmallVec<[StepNodeId; 4]> = SmallVec::new();
+        for producer in needed_nodes(step, node) {
+            match through_silent && step.node(producer).silent {
+                true => needs.extend(all[producer.index()].iter().copied()),
+                false => needs.push(producer),
+            }
+        }
+        if through_silent {
+            needs.sort_unstable();
+            needs.dedup();
+        }
+        all.push(needs);
+    }
+    all
+}
+
+/// The producers of what a node reads, and the nodes that it must run after.
+pub(super) fn needed_nodes<'a>(step: &'a Partitioned, node: &'a StepNode) -> impl Iterator<Item = StepNodeId> + 'a {
+    let data = node.inputs.iter().filter_map(|v| match step.value(*v).origin {
+        Origin::Computed(producer) => Some(producer),
+        _ => None,
+    });
+    data.chain(node.controls.iter().copied())
 }
 
 fn check_memory(schedule: &Schedule, machine: &Machine) -> Result<()> {

@@ -6,6 +6,7 @@ use super::place::Placed;
 use super::prune::Pruned;
 use crate::base::Array;
 use crate::device::DeviceId;
+use crate::device::cuda::Operand;
 use crate::graph::{Attrs, NodeId, OpRef, TensorDesc, TensorId};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -122,6 +123,51 @@ pub struct StepNode {
     pub outputs: SmallVec<[ValueId; 1]>,
     /// Nothing runs: it only orders, or its outputs are other values' bytes.
     pub silent: bool,
+    /// What it does besides, where several nodes became one.
+    pub fusion: Option<Arc<Fusion>>,
+}
+
+/// How several nodes are one.
+#[derive(Clone, Debug)]
+pub enum Fusion {
+    /// Element-wise ops in order; the last is the node's own.
+    Chain(Vec<Part>),
+    /// A product, and what is done to its result.
+    Epilogue {
+        /// The input that is added to every row.
+        bias: Option<usize>,
+        /// Negative values become 0.
+        relu: bool,
+        /// The op types that were taken in, in order.
+        names: Vec<&'static str>,
+    },
+}
+
+/// One op of a chain.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The graph node that it comes from.
+    pub node: NodeId,
+    /// Its op type.
+    pub op: OpRef,
+    /// Its attributes.
+    pub attrs: Arc<Attrs>,
+    /// Types and sizes of its inputs.
+    pub inputs: SmallVec<[TensorDesc; 3]>,
+    /// Type and sizes of its output.
+    pub output: TensorDesc,
+    /// Where its inputs come from.
+    pub operands: Vec<Operand>,
+}
+
+impl Fusion {
+    /// The op types in it, in order, as in `Mul+AddV2`; those that follow `first`, for an epilogue.
+    pub fn describe(&self, first: &str) -> String {
+        match self {
+            Fusion::Chain(parts) => parts.iter().map(|p| p.op.name()).collect::<Vec<_>>().join("+"),
+            Fusion::Epilogue { names, .. } => format!("{first}+{}", names.join("+")),
+        }
+    }
 }
 
 impl StepNode {
@@ -134,6 +180,15 @@ impl StepNode {
     pub fn written_places(&self) -> SmallVec<[usize; 4]> {
         let op = self.op.filter(|_| matches!(self.kind, StepNodeKind::Op));
         op.map(|op| op.written_inputs(&self.attrs, self.inputs.len())).unwrap_or_default()
+    }
+
+    /// The inputs in whose buffer its output may be computed.
+    pub fn in_place_candidates(&self) -> SmallVec<[usize; 4]> {
+        match (self.fusion.as_deref(), self.op) {
+            (Some(Fusion::Chain(_)), _) => (0..self.inputs.len()).collect(),
+            (None, Some(op)) => op.traits().in_place.into(),
+            _ => SmallVec::new(),
+        }
     }
 
     /// What it moves, if it is a copy.

@@ -5,7 +5,7 @@ use super::constants::{describe_array, describe_briefly};
 use super::memory::MemoryTable;
 use super::stage::{NodeKind, NodeView, Stage, StageView, attrs, count, desc, edge};
 use crate::device::Machine;
-use crate::plan::{Fetch, Lane, Origin, Partitioned, Schedule, StepNode, StepNodeId, StepNodeKind, ValueId};
+use crate::plan::{Fetch, Origin, Partitioned, Region, Schedule, StepNode, StepNodeId, StepNodeKind, ValueId};
 use std::collections::HashMap;
 
 /// The view of a partitioned step; of a scheduled one where its schedule is given.
@@ -121,7 +121,11 @@ impl<'a> StepView<'a> {
             notes.push(("runs".to_string(), "nothing".to_string()));
         }
         let (op, kind) = match &node.kind {
-            StepNodeKind::Op => (node.op.map_or("", |op| op.name()), NodeKind::Op),
+            StepNodeKind::Op => {
+                let op = node.op.map_or("", |op| op.name());
+                notes.extend(node.fusion.iter().map(|f| ("fused".to_string(), f.describe(op))));
+                (op, NodeKind::Op)
+            }
             StepNodeKind::Snapshot => ("Snapshot", NodeKind::Op),
             StepNodeKind::Commit => ("Commit", NodeKind::Op),
             StepNodeKind::Copy(copy) => {
@@ -163,8 +167,8 @@ impl<'a> StepView<'a> {
                     return format!("alias:{}+{at}", self.reference(of));
                 }
                 let place = match schedule.memory.places[output.index()] {
-                    Some((Lane::Compute, at)) => format!("compute+{at}"),
-                    Some((Lane::Copy, at)) => format!("copies+{at}"),
+                    Some((Region::Compute, at)) => format!("compute+{at}"),
+                    Some((Region::Copy, at)) => format!("copies+{at}"),
                     None => "none".to_string(),
                 };
                 match schedule.memory.in_place_of[output.index()] {

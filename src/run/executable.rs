@@ -2,17 +2,22 @@
 //!
 //! Invariant: running it again allocates nothing; feeds are used where they lie, fetches stay where they were computed.
 
+use super::cuda::{CudaPart, CudaState};
 use super::room::padded;
+use super::session::CudaOptions;
 use super::store::VariableStore;
 use crate::base::{Array, Diagnostic, Error, Result};
+use crate::device::cuda::{Gpu, Trace};
 use crate::device::{
-    Command, CpuKernel, DeviceId, DeviceMemory, Event, Job, Machine, MemoryUse, Program, Span, Step, Team, View, Waiter,
+    Command, CpuKernel, DeviceId, DeviceKind, DeviceMemory, Event, Failure, FailureKind, Job, Machine, MemoryUse,
+    Program, Span, Step, Team, View, Waiter,
 };
 use crate::graph::{KernelContext, NodeId, TensorDesc};
-use crate::plan::{CopyInfo, Fetch, Origin, Route, Schedule, StepNode, StepNodeKind, ValueId};
+use crate::plan::{CopyInfo, Fetch, Origin, Partitioned, Route, Schedule, StepNode, StepNodeId, StepNodeKind, ValueId};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Kernels with a state of their own, such as random generators, by graph node and input sizes.
 pub(super) type StatefulKernels = HashMap<(NodeId, Vec<TensorDesc>), Arc<CpuKernel>>;
@@ -24,6 +29,9 @@ pub(super) struct Loader<'a> {
     pub waiters: &'a [Arc<Waiter>],
     pub store: &'a mut VariableStore,
     pub stateful: &'a mut StatefulKernels,
+    pub cuda_state: &'a mut CudaState,
+    pub gpus: &'a [OnceLock<Arc<Gpu>>],
+    pub cuda_options: CudaOptions,
 }
 
 /// A loaded plan.
@@ -36,8 +44,12 @@ pub(super) struct Executable {
     feed_views: Vec<Vec<(DeviceId, u32, usize)>>,
     /// For each fetch that the step computes, where it is.
     fetch_views: Vec<Option<View>>,
+    /// The CUDA GPUs' part, and by phase the host's commands before and beside it.
+    cuda: Option<CudaPart>,
+    turns: Vec<(Range<usize>, Range<usize>)>,
+    traces: Mutex<Vec<(u64, Trace)>>,
     /// By device: arena, constants.
-    _memory: Vec<DeviceMemory>,
+    _memory: Vec<(DeviceId, DeviceMemory)>,
     running: AtomicUsize,
 }
 
@@ -49,7 +61,8 @@ impl Job for Executable {
         };
         // A fault outside of any kernel still ends the step, rather than leaving the session waiting.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
-            self.step.fail(0, "the device's queue panicked".into(), true);
+            let message = "the device's queue panicked".into();
+            self.step.fail(Failure { node: 0, message, kind: FailureKind::Panicked });
         }
         if self.running.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.step.waiters[DeviceId::HOST.index()].wake();
@@ -64,16 +77,24 @@ impl Executable {
         let mut programs = Vec::with_capacity(devices);
         let mut feed_views: Vec<Vec<(DeviceId, u32, usize)>> =
             vec![Vec::new(); schedule.step.pruned.signature.feeds.len()];
+        let mut turns = Vec::new();
         for device in (0..devices as u16).map(DeviceId) {
             let mut writer = ProgramWriter::new(&schedule, &plan, device);
-            for &id in &schedule.sequences[device.index()] {
-                writer.add(id, loader)?;
+            if device.is_host() && !schedule.phases.is_empty() {
+                for phase in &schedule.phases {
+                    let before = writer.add_all(&phase.before, loader)?;
+                    turns.push((before, writer.add_all(&phase.beside, loader)?));
+                }
+            } else if loader.machine.device(device).kind != DeviceKind::Cuda {
+                let here = schedule.queues.iter().position(|q| q.device == device).unwrap_or(0);
+                writer.add_all(&schedule.sequences[here], loader)?;
             }
             for (view, feed, offset) in std::mem::take(&mut writer.feeds) {
                 feed_views[feed].push((device, view, offset));
             }
             programs.push(writer.finish());
         }
+        let cuda = CudaPart::load(&schedule, &plan, loader)?;
         let fetch_views = (schedule.step.fetches.iter())
             .map(|fetch| match fetch {
                 Fetch::Value(value) => Some(plan.view(&schedule, *value)),
@@ -82,7 +103,7 @@ impl Executable {
             .collect();
         let events = schedule.events.iter().map(|w| {
             let mut event = Event::default();
-            event.waiters = w.clone();
+            event.waiters = w.iter().map(|q| schedule.queues[*q].device).collect();
             event
         });
         let step = Step::new(events.collect(), loader.waiters.to_vec());
@@ -93,6 +114,9 @@ impl Executable {
             programs,
             feed_views,
             fetch_views,
+            cuda,
+            turns,
+            traces: Mutex::default(),
             _memory: memory,
             running: AtomicUsize::new(0),
         })
@@ -114,6 +138,9 @@ impl Executable {
                 unsafe { program.patch(view, array.start().wrapping_add(offset)) };
             }
         }
+        if let Some(cuda) = &self.cuda {
+            cuda.feed(feed, array.start());
+        }
     }
 
     /// Begins a run: how many GPUs will report back.
@@ -122,10 +149,68 @@ impl Executable {
         self.step.begin(trace);
     }
 
+    /// The CUDA GPUs' part.
+    pub fn cuda(&self) -> Option<&CudaPart> {
+        self.cuda.as_ref()
+    }
+
     /// Runs the host's part on this thread, and waits for the GPUs.
     pub fn run_host(&self, team: &Team) {
+        if let Some(cuda) = &self.cuda {
+            if let Err(failure) = self.take_turns(cuda, team) {
+                self.step.fail(failure);
+            }
+            return;
+        }
         self.run_program(DeviceId::HOST.index(), team);
         self.step.waiters[DeviceId::HOST.index()].wait(|| self.running.load(Ordering::SeqCst) == 0);
+    }
+
+    /// Enqueues the GPUs' work and runs the host's, phase by phase. All that was enqueued is done when this returns.
+    fn take_turns(&self, cuda: &CudaPart, team: &Team) -> Result<(), Failure> {
+        let failed = |e| cuda.failure(e, &self.schedule);
+        let mut traces = Vec::new();
+        let host = |commands: &Range<usize>| {
+            if let Some(program) = &self.programs[DeviceId::HOST.index()] {
+                // SAFETY: as in `run_program`; the host's commands of a phase use what earlier phases have left.
+                unsafe { program.execute_part(commands.clone(), &self.step, team) };
+            }
+            !self.step.aborted()
+        };
+        cuda.begin().map_err(failed)?;
+        for (phase, (before, beside)) in self.turns.iter().enumerate() {
+            if !host(before) {
+                break;
+            }
+            let segment = cuda.segment(phase);
+            if let Some(segment) = segment {
+                let began = self.step.now();
+                let replayed = cuda.step.is_replayed(segment);
+                if cuda.writes(segment) && !replayed {
+                    self.step.about_to_write();
+                }
+                let trace = cuda.step.launch(segment, began.is_some()).map_err(failed)?;
+                traces.extend(began.zip(trace));
+                if cuda.writes(segment) {
+                    self.step.about_to_write();
+                }
+            }
+            let goes_on = host(beside);
+            if let Some(segment) = segment {
+                cuda.step.wait(segment).map_err(failed)?;
+            }
+            if let Some(failure) = cuda.failed_check() {
+                return Err(failure);
+            }
+            if !goes_on {
+                break;
+            }
+        }
+        *self.traces.lock().unwrap_or_else(|e| e.into_inner()) = traces;
+        if self.step.aborted() {
+            cuda.step.drain();
+        }
+        Ok(())
     }
 
     fn run_program(&self, device: usize, team: &Team) {
@@ -151,10 +236,10 @@ impl Executable {
     /// When the nodes of the last traced run ran: name, device, span.
     pub fn spans(&self) -> Vec<(Arc<str>, DeviceId, Span)> {
         let by_device = self.step.spans().into_iter().enumerate();
-        by_device
-            .flat_map(|(d, spans)| spans.into_iter().map(move |s| (DeviceId(d as u16), s)))
-            .map(|(d, s)| (self.schedule.step.nodes[s.node as usize].name.clone(), d, s))
-            .collect()
+        let here = by_device.flat_map(|(d, spans)| spans.into_iter().map(move |s| (DeviceId(d as u16), s)));
+        let traces = self.traces.lock().unwrap_or_else(|e| e.into_inner());
+        let on_gpus = CudaPart::spans(&traces).into_iter().map(|(_, device, span)| (device, span));
+        here.chain(on_gpus).map(|(d, s)| (self.schedule.step.nodes[s.node as usize].name.clone(), d, s)).collect()
     }
 
     /// The copies of one step.
@@ -164,8 +249,9 @@ impl Executable {
 }
 
 /// The addresses of a plan's values.
-struct Layout {
-    memory: Vec<DeviceMemory>,
+pub(super) struct Layout {
+    /// By device: arena, constants.
+    pub memory: Vec<(DeviceId, DeviceMemory)>,
     starts: Vec<*mut u8>,
 }
 
@@ -190,7 +276,7 @@ impl Layout {
                 if device.is_host() {
                     starts[*i] = array.start();
                 } else {
-                    piece.write(at, array.bytes());
+                    piece.write(at, array.bytes())?;
                     starts[*i] = piece.address().wrapping_add(at);
                     at += padded(array);
                 }
@@ -206,18 +292,31 @@ impl Layout {
                     starts[i] = loader.store.ensure(variable, name, &value.desc, info, account)?.start;
                 }
             }
-            memory.push(piece);
+            memory.push((device, piece));
         }
         Ok(Layout { memory, starts })
     }
 
-    /// A value as kernels see it. Fed values start at null until they are fed.
-    fn view(&self, schedule: &Schedule, value: ValueId) -> View {
+    /// Where a value starts. Fed values start at null until they are fed.
+    pub fn start(&self, schedule: &Schedule, value: ValueId) -> *mut u8 {
         let (base, offset) = schedule.step.base(value);
+        self.starts[base.index()].wrapping_add(offset)
+    }
+
+    /// A value as kernels see it.
+    fn view(&self, schedule: &Schedule, value: ValueId) -> View {
         let desc = &schedule.step.value(value).desc;
-        let start = self.starts[base.index()].wrapping_add(offset);
+        let start = self.start(schedule, value);
         View { start, len: desc.len(), dtype: desc.dtype, writable: false }
     }
+}
+
+/// Asks something of a node's op with its types, sizes and known values.
+pub(super) fn kernel_context<R>(step: &Partitioned, node: &StepNode, ask: impl FnOnce(&KernelContext<'_>) -> R) -> R {
+    let inputs: Vec<TensorDesc> = node.inputs.iter().map(|&v| step.value(v).desc.clone()).collect();
+    let outputs: Vec<TensorDesc> = node.outputs.iter().map(|&v| step.value(v).desc.clone()).collect();
+    let values: Vec<Option<Arc<Array>>> = node.inputs.iter().map(|&v| step.value(v).known().cloned()).collect();
+    ask(&KernelContext { attrs: &node.attrs, inputs: &inputs, outputs: &outputs, values: &values })
 }
 
 fn with_holders(error: Error, schedule: &Schedule, device: DeviceId) -> Error {
@@ -253,9 +352,20 @@ impl<'a> ProgramWriter<'a> {
         }
     }
 
-    fn add(&mut self, id: crate::plan::StepNodeId, loader: &mut Loader<'_>) -> Result<()> {
+    /// Adds nodes in order; gives where their commands are.
+    fn add_all(&mut self, nodes: &[StepNodeId], loader: &mut Loader<'_>) -> Result<Range<usize>> {
+        let start = self.commands.len();
+        nodes.iter().try_for_each(|&id| self.add(id, loader))?;
+        Ok(start..self.commands.len())
+    }
+
+    fn add(&mut self, id: StepNodeId, loader: &mut Loader<'_>) -> Result<()> {
         let node = self.schedule.step.node(id);
-        self.commands.extend(self.schedule.waits[id.index()].iter().map(|&e| Command::Wait(e)));
+        // With CUDA GPUs the host waits for whole phases.
+        let by_events = self.schedule.phases.is_empty();
+        if by_events {
+            self.commands.extend(self.schedule.waits[id.index()].iter().map(|&e| Command::Wait(e)));
+        }
         match &node.kind {
             _ if node.silent => {}
             StepNodeKind::Op => {
@@ -284,7 +394,7 @@ impl<'a> ProgramWriter<'a> {
             StepNodeKind::Snapshot => self.add_copy(node, id.0, false),
             StepNodeKind::Commit => {}
         }
-        self.commands.extend(self.schedule.signals[id.index()].map(Command::Signal));
+        self.commands.extend(self.schedule.signals[id.index()].filter(|_| by_events).map(Command::Signal));
         Ok(())
     }
 
@@ -310,16 +420,12 @@ impl<'a> ProgramWriter<'a> {
         let step = &self.schedule.step;
         let graph_node = step.pruned.node(node.node);
         let Some(op) = node.op else { return Ok(Arc::new(Box::new(|_| Ok(())))) };
-        let inputs: Vec<TensorDesc> = node.inputs.iter().map(|&v| step.value(v).desc.clone()).collect();
-        let outputs: Vec<TensorDesc> = node.outputs.iter().map(|&v| step.value(v).desc.clone()).collect();
-        let values: Vec<Option<Arc<Array>>> = node.inputs.iter().map(|&v| step.value(v).known().cloned()).collect();
         let has_state = op.traits().stateful && node.written().is_empty();
-        let key = (node.node, inputs.clone());
+        let key = (node.node, node.inputs.iter().map(|&v| step.value(v).desc.clone()).collect::<Vec<_>>());
         if has_state && let Some(kernel) = loader.stateful.get(&key) {
             return Ok(kernel.clone());
         }
-        let context = KernelContext { attrs: &node.attrs, inputs: &inputs, outputs: &outputs, values: &values };
-        let kernel = op.cpu_kernel(&context).map_err(|message| {
+        let kernel = kernel_context(step, node, |c| op.cpu_kernel(c)).map_err(|message| {
             let message = format!("cannot prepare '{}' ({}): {message}", node.name, op.name());
             Error::from(Diagnostic::at(crate::base::Code::InvalidArgument, message, graph_node.source))
         })?;

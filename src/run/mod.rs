@@ -5,6 +5,7 @@
 //! the step everywhere and leaves all variables as they were.
 
 mod callable;
+mod cuda;
 mod executable;
 mod feeds;
 mod remarks;
@@ -16,4 +17,4 @@ mod store;
 mod tests;
 
 pub use callable::Callable;
-pub use session::{DeviceMemoryUse, RunMetadata, Session, SessionOptions};
+pub use session::{CudaOptions, DeviceMemoryUse, RunMetadata, Session, SessionOptions};

@@ -19,6 +19,8 @@ pub(super) struct Remarks {
     moved: BTreeMap<NodeId, (DeviceSpec, DeviceId)>,
     /// Copies between GPUs that do not reach each other.
     staged: BTreeSet<(TensorId, DeviceId, DeviceId)>,
+    /// Pairs of GPUs whose copies take another way than the machine's, and why.
+    detours: BTreeMap<(DeviceId, DeviceId), String>,
 }
 
 impl Remarks {
@@ -30,6 +32,11 @@ impl Remarks {
         }
         let staged = step.copies().filter(|(_, c)| c.route == Route::ThroughHost);
         self.staged.extend(staged.map(|(_, c)| (c.tensor, c.from, c.to)));
+    }
+
+    /// Notes that copies from one GPU to another go through pinned host memory, and why.
+    pub fn detoured(&mut self, from: DeviceId, to: DeviceId, why: String) {
+        self.detours.insert((from, to), why);
     }
 
     /// Notes that the graph has grown and was planned again, and its newest node.
@@ -47,7 +54,10 @@ impl Remarks {
     /// The lines.
     pub fn lines(&self) -> Vec<String> {
         let growth = self.growth.clone();
-        growth.into_iter().chain(self.soft_placement()).chain(self.staging()).collect()
+        let detours = self.detours.iter().map(|((from, to), why)| {
+            format!("copies from {from} to {to} go through pinned host memory, since a trial copy failed: {why}")
+        });
+        growth.into_iter().chain(self.soft_placement()).chain(self.staging()).chain(detours).collect()
     }
 
     fn soft_placement(&self) -> Option<String> {

@@ -71,15 +71,21 @@ impl Session<'_> {
                 let schedule = self.make_schedule(state.nodes.clone(), signature.clone())?;
                 self.make_room(state, &schedule)?;
                 state.remarks.look_at(&schedule);
-                let State { store, stateful, .. } = &mut *state;
+                let State { store, stateful, cuda_state, .. } = &mut *state;
                 let mut loader = Loader {
                     machine: &self.options.machine,
                     accounts: &self.accounts,
                     waiters: &self.waiters,
                     store,
                     stateful,
+                    cuda_state,
+                    gpus: &self.gpus,
+                    cuda_options: self.options.cuda,
                 };
                 let executable = Arc::new(Executable::load(schedule, &mut loader)?);
+                for (from, to, why) in executable.cuda().map(|c| c.detours(&executable.schedule)).unwrap_or_default() {
+                    state.remarks.detoured(from, to, why);
+                }
                 self.start_devices(&executable)?;
                 state.built += 1;
                 if before > 0 && state.nodes.len() > before {

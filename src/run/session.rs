@@ -1,5 +1,6 @@
 //! `Session`: plans, loads and runs steps of a graph.
 
+use super::cuda::CudaState;
 use super::executable::StatefulKernels;
 use super::feeds::{check_feed, check_handles};
 use super::remarks::Remarks;
@@ -7,10 +8,11 @@ use super::request::{Plan, fetched, release};
 use super::room::{GiveWay, check_room};
 use super::store::VariableStore;
 use crate::base::{Array, Code, Diagnostic, Error, Result};
-use crate::device::{DeviceId, Machine, MemoryUse, Queue, Span, Team, Waiter};
+use crate::device::cuda::Gpu;
+use crate::device::{DeviceId, FailureKind, Machine, MemoryUse, Queue, Span, Team, Waiter};
 use crate::graph::{Graph, Node, NodeId, Operation, Tensor, Variable};
 use crate::plan::{
-    CopyInfo, FeedSpec, PlacementOptions, Schedule, Signature, lay_out, needed, partition, place, prune,
+    CopyInfo, FeedSpec, PlacementOptions, Schedule, Signature, fuse, lay_out, needed, partition, place, prune,
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -21,12 +23,31 @@ pub struct SessionOptions {
     pub machine: Machine,
     /// Soft placement, and where nodes go that ask for nothing.
     pub placement: PlacementOptions,
+    /// How CUDA GPUs are used.
+    pub cuda: CudaOptions,
+}
+
+/// How CUDA GPUs are used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CudaOptions {
+    /// Launches a step that ran before as CUDA graphs, one for each turn of the GPUs; otherwise command by command.
+    pub graphs: bool,
+    /// Lets products of `float32` use TensorFloat-32: faster, with 10 bits of mantissa.
+    pub tf32: bool,
+    /// Makes one kernel of chains of element-wise ops, and takes bias and ReLU into products.
+    pub fusion: bool,
+}
+
+impl Default for CudaOptions {
+    fn default() -> CudaOptions {
+        CudaOptions { graphs: true, tf32: false, fusion: true }
+    }
 }
 
 impl SessionOptions {
     /// Strict placement on this machine; what asks for nothing goes to the host.
     pub fn on(machine: Machine) -> SessionOptions {
-        SessionOptions { machine, placement: PlacementOptions::default() }
+        SessionOptions { machine, placement: PlacementOptions::default(), cuda: CudaOptions::default() }
     }
 
     /// As [`SessionOptions::on`], for a text such as `sim:2`.
@@ -72,6 +93,7 @@ pub struct Session<'g> {
     pub(super) waiters: Vec<Arc<Waiter>>,
     pub(super) queues: Vec<OnceLock<Queue>>,
     pub(super) host: OnceLock<Team>,
+    pub(super) gpus: Vec<OnceLock<Arc<Gpu>>>,
     pub(super) state: Mutex<State>,
 }
 
@@ -79,12 +101,15 @@ pub struct Session<'g> {
 pub(super) struct State {
     pub(super) store: VariableStore,
     pub(super) stateful: StatefulKernels,
+    pub(super) cuda_state: CudaState,
     pub(super) plans: Vec<Arc<Plan>>,
     pub(super) nodes: Arc<Vec<Arc<Node>>>,
     pub(super) built: usize,
     pub(super) closed: bool,
     /// Why the variables cannot be trusted, if a fault left them half changed.
     pub(super) broken: Option<String>,
+    /// Why a GPU, with what it held, is lost for good.
+    pub(super) lost: Option<String>,
     pub(super) remarks: Remarks,
     pub(super) undo: Vec<Vec<u8>>,
 }
@@ -103,6 +128,7 @@ impl<'g> Session<'g> {
             waiters: (0..devices).map(|_| Arc::default()).collect(),
             queues: (0..devices).map(|_| OnceLock::new()).collect(),
             host: OnceLock::new(),
+            gpus: (0..devices).map(|_| OnceLock::new()).collect(),
             state: Mutex::default(),
             options,
         })
@@ -256,7 +282,7 @@ impl<'g> Session<'g> {
             state.store.ensure(id, &node.name, &desc, info, &self.accounts[device.index()])?;
         }
         for (id, (_, value)) in ids.iter().zip(values) {
-            state.store.write(*id, value);
+            state.store.write(*id, value)?;
         }
         if self.graph.all_variables().iter().all(|v| ids.contains(&v.op().id())) {
             state.broken = None;
@@ -277,13 +303,17 @@ impl<'g> Session<'g> {
 
     /// Devices whose queue has started.
     pub fn started_devices(&self) -> Vec<DeviceId> {
-        (0..self.queues.len() as u16).map(DeviceId).filter(|d| self.queues[d.index()].get().is_some()).collect()
+        let started = |d: &DeviceId| self.queues[d.index()].get().is_some() || self.gpus[d.index()].get().is_some();
+        (0..self.queues.len() as u16).map(DeviceId).filter(started).collect()
     }
 
     /// Remarks that are no errors, one line for each matter: a graph that grows from step to step, nodes that soft
-    /// placement moved, copies that go through the host.
+    /// placement moved, copies that go through the host, steps that CUDA would not capture as a graph.
     pub fn warnings(&self) -> Vec<String> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner()).remarks.lines()
+        let state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let refused = state.plans.iter().find_map(|p| p.executable.cuda()?.step.refused());
+        let refused = refused.map(|why| format!("a step is launched command by command, not as a CUDA graph: {why}"));
+        state.remarks.lines().into_iter().chain(refused).collect()
     }
 
     /// Ends the session: its plans and variables go, and every later run is an error.
@@ -342,7 +372,9 @@ impl<'g> Session<'g> {
         // A device that is not there is told before sizes that do not fit.
         let placed = place(&nodes, &needed(&nodes, &signature)?, machine, &self.options.placement)?;
         let pruned = prune(nodes, signature)?;
-        Ok(lay_out(partition(pruned, placed, machine)?, machine))
+        let step = partition(pruned, placed, machine)?;
+        let step = if self.options.cuda.fusion { fuse(step, machine) } else { step };
+        Ok(lay_out(step, machine))
     }
 
     /// Launches a plan and waits for it.
@@ -355,6 +387,10 @@ impl<'g> Session<'g> {
     ) -> Result<()> {
         let executable = &plan.executable;
         let step = &executable.schedule.step;
+        if let Some(why) = &state.lost {
+            let message = format!("a GPU of this session was lost ({why}); run the program again");
+            return Err(Error::new(Code::FailedPrecondition, message));
+        }
         if let Some(why) = &state.broken {
             return Err(Error::new(
                 Code::FailedPrecondition,
@@ -370,13 +406,14 @@ impl<'g> Session<'g> {
             // SAFETY: the state's lock excludes other runs, and the caller's borrow outlives this one.
             unsafe { executable.feed(*place, array) };
         }
-        if !step.undo.is_empty() {
-            if state.undo.len() < step.undo.len() {
-                state.undo.resize_with(step.undo.len(), Vec::new);
-            }
-            for (variable, bytes) in step.undo.iter().zip(&mut state.undo) {
-                state.store.save_bytes(*variable, bytes);
-            }
+        // What a CUDA kernel cannot be launched with shows at its first launch.
+        let untried = executable.cuda().filter(|c| c.step.is_untried());
+        let undo: &[NodeId] = untried.map_or(&step.undo, |c| &c.written);
+        if state.undo.len() < undo.len() {
+            state.undo.resize_with(undo.len(), Vec::new);
+        }
+        for (variable, bytes) in undo.iter().zip(&mut state.undo) {
+            state.store.save_bytes(*variable, bytes)?;
         }
         self.waiters[DeviceId::HOST.index()].claim();
         executable.begin(executable.gpus().count(), trace);
@@ -393,14 +430,26 @@ impl<'g> Session<'g> {
             let graph_node = step.pruned.node(node.node);
             let op = node.op.map_or("", |op| op.name());
             let message = format!("'{}' ({op}) on {} failed: {}", node.name, node.device, failure.message);
-            if !step.undo.is_empty() {
-                for (variable, bytes) in step.undo.iter().zip(&state.undo) {
-                    state.store.restore_bytes(*variable, bytes);
+            if failure.kind == FailureKind::Lost {
+                state.lost = Some(message.clone());
+            } else if !undo.is_empty() {
+                for (variable, bytes) in undo.iter().zip(&state.undo) {
+                    state.store.restore_bytes(*variable, bytes)?;
                 }
-            } else if executable.step.wrote() {
+            } else if executable.step.wrote() && failure.kind != FailureKind::Checked {
                 state.broken = Some(message.clone());
             }
-            let code = if failure.panicked { Code::Internal } else { Code::InvalidArgument };
+            let code = match failure.kind {
+                FailureKind::Refused | FailureKind::Checked => Code::InvalidArgument,
+                FailureKind::Panicked | FailureKind::Device | FailureKind::Lost => Code::Internal,
+            };
+            let message = match failure.kind {
+                FailureKind::Device if state.broken.is_none() => {
+                    message + "; the variables are as before, and the session can go on"
+                }
+                FailureKind::Lost => message + "; the GPU is lost to this program with all it held: run it again",
+                _ => message,
+            };
             return Err(Diagnostic::at(code, message, graph_node.source).into());
         }
         for &variable in &step.initializes {

@@ -1,6 +1,7 @@
 //! The variables of a session: their buffers, on their devices, and which have values.
 
 use crate::base::{Array, Code, Error, Result};
+use crate::device::cuda::{Context, CudaResult};
 use crate::device::{DeviceId, DeviceInfo, DeviceMemory, MemoryUse, View};
 use crate::graph::{NodeId, TensorDesc};
 use indexmap::IndexMap;
@@ -79,31 +80,51 @@ impl VariableStore {
     pub fn read(&self, id: NodeId) -> Result<Option<Array>> {
         let Some(stored) = self.variables.get(&id).filter(|v| v.initialized) else { return Ok(None) };
         let mut array = Array::zeros(stored.desc.dtype, &stored.desc.dims)?;
-        stored.memory.read(0, array.bytes_mut());
+        stored.memory.read(0, array.bytes_mut())?;
         Ok(Some(array))
     }
 
     /// Gives the variable a value of its own type and sizes, which the caller has checked.
-    pub fn write(&mut self, id: NodeId, value: &Array) {
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn write(&mut self, id: NodeId, value: &Array) -> Result<()> {
         if let Some(stored) = self.variables.get_mut(&id) {
-            stored.memory.write(0, value.bytes());
+            stored.memory.write(0, value.bytes())?;
             stored.initialized = true;
         }
+        Ok(())
     }
 
     /// Keeps the bytes of a variable.
-    pub fn save_bytes(&self, id: NodeId, into: &mut Vec<u8>) {
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn save_bytes(&self, id: NodeId, into: &mut Vec<u8>) -> Result<()> {
         if let Some(stored) = self.variables.get(&id) {
             into.resize(stored.memory.len(), 0);
-            stored.memory.read(0, into);
+            stored.memory.read(0, into)?;
         }
+        Ok(())
     }
 
     /// Puts kept bytes back.
-    pub fn restore_bytes(&mut self, id: NodeId, bytes: &[u8]) {
-        if let Some(stored) = self.variables.get_mut(&id) {
-            stored.memory.write(0, bytes);
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn restore_bytes(&mut self, id: NodeId, bytes: &[u8]) -> Result<()> {
+        match self.variables.get_mut(&id) {
+            Some(stored) => stored.memory.write(0, bytes),
+            None => Ok(()),
         }
+    }
+
+    /// Pins a variable's host memory.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn pin(&self, id: NodeId, context: &Arc<Context>) -> CudaResult<()> {
+        self.variables.get(&id).map_or(Ok(()), |stored| stored.memory.pin(context))
     }
 }
 

@@ -1,10 +1,34 @@
 //! CUDA: what ops describe for it, and the backend that runs it.
+//!
+//! A description (`code`, `map`) knows no driver. The backend (all other files) is loaded at run time through cudarc;
+//! where there is no driver, [`find`] and [`identities`] say so and nothing else here is called. cudarc's own tracking
+//! of events is not used: all order is the planner's.
 
+mod call;
 mod code;
+mod context;
+mod copy;
+mod gemm;
+mod gpu;
+mod identity;
+mod kernels;
+mod libraries;
+mod load;
 mod map;
+mod step;
+mod trace;
 
+pub use call::{CudaError, CudaErrorKind, CudaResult};
 pub use code::{BLOCK, CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, CudaMap, FailureText, Gemm, c_type};
+pub use context::{Context, CudaMemory, Event, PinnedMemory, Registration};
+pub use copy::{PeerRoute, route};
+pub use gpu::Gpu;
+pub use identity::{CudaIdentity, identities};
+pub use libraries::{LIBRARY_FOLDER, Library, device_count, driver_version, find};
+pub use load::{Addresses, load_kernel, prepare_kernels};
 pub use map::{MapStep, Operand, map_kernel};
+pub use step::{CudaCommand, CudaStep, KernelCall, Placed, StepFailure, ThroughHost, Upload};
+pub use trace::{GpuSpan, Trace};
 
 /// What stands before the kernels of every module.
 pub const PRELUDE: &str = include_str!("prelude.cu");

@@ -1,0 +1,98 @@
+//! One GPU as a session uses it: its streams, its product handle, the pinned buffers that feeds pass through.
+
+use super::call::CudaResult;
+use super::context::{Context, Event, PinnedMemory, Stream};
+use super::gemm::Blas;
+use super::identity::CudaIdentity;
+use crate::device::{DeviceId, Lane};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+/// Bytes of each of the two buffers that host bytes pass through on their way to a GPU.
+const STAGING_BYTES: usize = 4 << 20;
+
+/// A GPU that is open for a session.
+pub struct Gpu {
+    /// Its place in the session's machine.
+    pub device: DeviceId,
+    /// Its context, shared with other sessions of the process.
+    pub context: Arc<Context>,
+    streams: [Stream; Lane::ALL.len()],
+    blas: OnceLock<Blas>,
+    staging: Mutex<Option<Staging>>,
+    tf32: bool,
+}
+
+/// Two pinned buffers, each with the event of its last copy.
+struct Staging {
+    buffers: [(PinnedMemory, Event); 2],
+}
+
+impl Gpu {
+    /// Opens a GPU.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn open(device: DeviceId, identity: &CudaIdentity, tf32: bool) -> CudaResult<Gpu> {
+        let context = Context::open(identity)?;
+        let stream = || Stream::new(&context);
+        let streams = [stream()?, stream()?, stream()?, stream()?];
+        Ok(Gpu { device, context, streams, blas: OnceLock::new(), staging: Mutex::default(), tf32 })
+    }
+
+    /// The stream of a lane.
+    pub fn stream(&self, lane: Lane) -> &Stream {
+        &self.streams[lane as usize]
+    }
+
+    /// The product handle of the compute stream, made on first use.
+    pub fn blas(&self) -> CudaResult<&Blas> {
+        if let Some(blas) = self.blas.get() {
+            return Ok(blas);
+        }
+        let made = Blas::new(self.stream(Lane::Compute), self.tf32)?;
+        Ok(self.blas.get_or_init(|| made))
+    }
+
+    /// Makes the staging buffers, so that a later upload allocates nothing.
+    pub fn prepare_staging(&self) -> CudaResult<()> {
+        let mut staging = self.lock_staging();
+        if staging.is_none() {
+            let buffer = || -> CudaResult<(PinnedMemory, Event)> {
+                Ok((PinnedMemory::allocate(&self.context, STAGING_BYTES)?, Event::new(&self.context, false)?))
+            };
+            *staging = Some(Staging { buffers: [buffer()?, buffer()?] });
+        }
+        Ok(())
+    }
+
+    /// Enqueues a copy of pageable host bytes on the host-to-device stream. They are read before this returns: while
+    /// one buffer is on its way, the other is filled.
+    ///
+    /// # Safety
+    /// `to` is `bytes.len()` bytes of this GPU's memory, which no one else uses until the stream's work is waited for.
+    pub unsafe fn upload(&self, bytes: &[u8], to: u64) -> CudaResult<()> {
+        self.prepare_staging()?;
+        let mut staging = self.lock_staging();
+        let Some(Staging { buffers }) = staging.as_mut() else { return Ok(()) };
+        self.context.bind()?;
+        let stream = self.stream(Lane::FromHost);
+        for (i, piece) in bytes.chunks(STAGING_BYTES).enumerate() {
+            let (buffer, copied) = &buffers[i % 2];
+            // The buffer's last copy may still be reading it.
+            copied.synchronize()?;
+            // SAFETY: the buffer is as large as the largest piece, and no copy reads it now.
+            let staged = unsafe {
+                std::ptr::copy_nonoverlapping(piece.as_ptr(), buffer.start(), piece.len());
+                std::slice::from_raw_parts(buffer.start(), piece.len())
+            };
+            // SAFETY: by this function's contract; the buffer is not written before its event.
+            unsafe { super::copy::from_host(stream, to + (i * STAGING_BYTES) as u64, staged.as_ptr(), staged.len())? };
+            copied.record(stream)?;
+        }
+        Ok(())
+    }
+
+    fn lock_staging(&self) -> MutexGuard<'_, Option<Staging>> {
+        self.staging.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}

@@ -1,0 +1,481 @@
+//! One step's work on CUDA GPUs: what is enqueued on which stream, event by event, and its replay as a CUDA graph.
+//!
+//! Work comes in segments: all that can be enqueued before the host must look at a result. A segment forks from one
+//! stream to all that it uses and joins them again, so that it can be captured as one graph over all GPUs and launched
+//! by one call. Invariant: a replayed segment enqueues nothing else and allocates nothing.
+
+use super::call::{Called, CudaError, CudaErrorKind, CudaResult};
+use super::context::{Event, PinnedMemory, Stream};
+use super::copy;
+use super::gemm::PreparedGemm;
+use super::gpu::Gpu;
+use super::trace::Trace;
+use crate::device::{DeviceId, Lane};
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUfunction, CUgraphExec};
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// One thing that is enqueued.
+pub enum CudaCommand {
+    /// Makes the stream wait for an event of the step.
+    Wait(usize),
+    /// Marks an event of the step.
+    Signal(usize),
+    /// Launches a kernel.
+    Kernel(KernelCall),
+    /// A product.
+    Gemm(PreparedGemm),
+    /// Copies within the GPU's memory: destination, source, bytes.
+    Within(u64, u64, usize),
+    /// Sets bytes to zero: destination, bytes.
+    Zero(u64, usize),
+    /// Copies from pinned host memory: destination, source, bytes.
+    FromHost(u64, *const u8, usize),
+    /// Copies to pinned host memory: destination, source, bytes.
+    ToHost(*mut u8, u64, usize),
+    /// Copies from another GPU (its number in the step): destination, GPU, source, bytes.
+    FromPeer(u64, usize, u64, usize),
+    /// Copies from another GPU through pinned host memory.
+    ThroughHost(Box<ThroughHost>),
+}
+
+/// A launch with its parameters.
+pub struct KernelCall {
+    function: CUfunction,
+    blocks: u32,
+    threads: u32,
+    shared_bytes: u32,
+    /// One slot for each parameter; the driver reads as many bytes as the parameter has.
+    _values: Box<[u64]>,
+    pointers: Box<[*mut c_void]>,
+}
+
+impl KernelCall {
+    /// A launch; each parameter in the low bytes of a slot.
+    pub(super) fn new(function: CUfunction, blocks: u32, threads: u32, shared_bytes: u32, values: Vec<u64>) -> Self {
+        let mut values = values.into_boxed_slice();
+        let pointers = values.iter_mut().map(|v| (&raw mut *v).cast()).collect();
+        KernelCall { function, blocks, threads, shared_bytes, _values: values, pointers }
+    }
+}
+
+/// A copy between GPUs that do not get bytes to each other rightly.
+pub struct ThroughHost {
+    /// Where the bytes go.
+    pub to: u64,
+    /// The sending GPU's number in the step.
+    pub source: usize,
+    /// Where the bytes are.
+    pub from: u64,
+    /// As large as what is copied.
+    pub staging: PinnedMemory,
+    /// Marked when the source may be read, and when the staging memory is full.
+    pub turns: [Event; 2],
+}
+
+/// A command in its place.
+pub struct Placed {
+    /// The step's node, for messages and traces.
+    pub node: u32,
+    /// The GPU's number in the step.
+    pub gpu: usize,
+    /// Its stream.
+    pub lane: Lane,
+    /// What is done.
+    pub command: CudaCommand,
+}
+
+/// Host bytes that are copied to a GPU before the first segment.
+pub struct Upload {
+    /// The step's node.
+    pub node: u32,
+    /// The GPU's number in the step.
+    pub gpu: usize,
+    /// Which feed, and the byte of it where the copy starts.
+    pub feed: (usize, usize),
+    /// Where the bytes go, and how many.
+    pub to: (u64, usize),
+}
+
+/// Why a step's work failed.
+#[derive(Clone, Debug)]
+pub struct StepFailure {
+    /// The step's node, where one call belongs to it.
+    pub node: Option<u32>,
+    /// The device whose call failed.
+    pub device: DeviceId,
+    /// The call and what it said.
+    pub error: CudaError,
+    /// True if contexts were lost with the memory that they held.
+    pub lost: bool,
+}
+
+/// One step's work on the GPUs.
+pub struct CudaStep {
+    gpus: Vec<Arc<Gpu>>,
+    events: Vec<Option<Event>>,
+    segments: Vec<Segment>,
+    uploads: Vec<Upload>,
+    /// By GPU: marked when its feeds have arrived.
+    uploaded: Vec<Option<Event>>,
+    /// Word 0: a check failed; word `1 + node`: where and on what.
+    failure: Option<PinnedMemory>,
+    graphs: bool,
+}
+
+struct Segment {
+    commands: Vec<Placed>,
+    /// The stream from which all others start, and where they end.
+    origin: usize,
+    /// The other streams, each with the event that says it has ended.
+    others: Vec<(usize, Lane, Event)>,
+    fork: Event,
+    replay: Mutex<Replay>,
+}
+
+/// How often a segment was enqueued one by one, and its graph.
+#[derive(Default)]
+struct Replay {
+    runs: u32,
+    graph: Option<Graph>,
+    refused: Option<String>,
+}
+
+struct Graph(CUgraphExec, Arc<super::context::Context>);
+
+// SAFETY: handles of contexts that live as long as the process; addresses of memory that the plan and the session own.
+unsafe impl Send for CudaStep {}
+// SAFETY: the session runs one step at a time.
+unsafe impl Sync for CudaStep {}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if self.1.bind().is_ok() {
+            // SAFETY: no launch of it is under way: steps are waited for.
+            let _ = unsafe { result::graph::exec_destroy(self.0) };
+        }
+    }
+}
+
+impl CudaStep {
+    /// The work of a step: its GPUs, events (those that streams wait for), segments in order, and feeds.
+    ///
+    /// # Errors
+    /// What the driver says to events and pinned memory.
+    pub fn new(
+        gpus: Vec<Arc<Gpu>>,
+        events: Vec<Option<Event>>,
+        segments: Vec<Vec<Placed>>,
+        uploads: Vec<Upload>,
+        failure: Option<PinnedMemory>,
+        graphs: bool,
+    ) -> CudaResult<CudaStep> {
+        let segments = segments.into_iter().map(|c| Segment::new(c, &gpus)).collect::<CudaResult<_>>()?;
+        let fed = |gpu: usize| uploads.iter().any(|u| u.gpu == gpu);
+        let uploaded = (gpus.iter().enumerate())
+            .map(|(i, g)| fed(i).then(|| Event::new(&g.context, false)).transpose())
+            .collect::<CudaResult<_>>()?;
+        gpus.iter().enumerate().filter(|(i, _)| fed(*i)).try_for_each(|(_, g)| g.prepare_staging())?;
+        Ok(CudaStep { gpus, events, segments, uploads, uploaded, failure, graphs })
+    }
+
+    /// The GPUs.
+    pub fn gpus(&self) -> &[Arc<Gpu>] {
+        &self.gpus
+    }
+
+    /// Number of segments.
+    pub fn segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// What is uploaded before the first segment.
+    pub fn uploads(&self) -> &[Upload] {
+        &self.uploads
+    }
+
+    /// Why segments are not replayed as graphs though they were to be.
+    pub fn refused(&self) -> Option<String> {
+        self.segments.iter().find_map(|s| s.lock().refused.clone())
+    }
+
+    /// True if a segment is launched as a graph: a launch that fails has changed nothing.
+    pub fn is_replayed(&self, segment: usize) -> bool {
+        self.segments[segment].lock().graph.is_some()
+    }
+
+    /// True before the first run: kernels may turn out not to be launchable.
+    pub fn is_untried(&self) -> bool {
+        self.segments.iter().any(|s| s.lock().runs == 0)
+    }
+
+    /// Clears what the last step's checks reported, and enqueues the feeds' copies.
+    ///
+    /// # Safety
+    /// No step is under way; `feed` gives the bytes of each feed, of the sizes that the step was made for.
+    pub unsafe fn begin<'a>(&self, feed: impl Fn(usize) -> &'a [u8]) -> Result<(), StepFailure> {
+        if let Some(failure) = &self.failure {
+            // SAFETY: nothing is enqueued that could write it.
+            unsafe { failure.start().write_bytes(0, failure.len()) };
+        }
+        for upload in &self.uploads {
+            let gpu = &self.gpus[upload.gpu];
+            let (from, (to, bytes)) = (upload.feed.1, upload.to);
+            // SAFETY: the destination is the plan's, and no step uses it now.
+            unsafe { gpu.upload(&feed(upload.feed.0)[from..from + bytes], to) }
+                .map_err(|e| self.failed(Some(upload.node), upload.gpu, e))?;
+        }
+        for (i, uploaded) in self.uploaded.iter().enumerate() {
+            if let Some(event) = uploaded {
+                let gpu = &self.gpus[i];
+                let record = || gpu.context.bind().and_then(|()| event.record(gpu.stream(Lane::FromHost)));
+                record().map_err(|e| self.failed(None, i, e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Enqueues a segment: by one graph launch where it can be replayed, else command by command.
+    pub fn launch(&self, segment: usize, trace: bool) -> Result<Option<Trace>, StepFailure> {
+        let part = &self.segments[segment];
+        let origin = &self.gpus[part.origin];
+        let stream = origin.stream(Lane::Compute);
+        let mut replay = part.lock();
+        if segment == 0 {
+            let wait = || {
+                origin.context.bind()?;
+                self.uploaded.iter().flatten().try_for_each(|e| stream.wait(e))
+            };
+            wait().map_err(|e| self.failed(None, part.origin, e))?;
+        }
+        if trace {
+            let mut trace = Trace::default();
+            self.enqueue(part, Some(&mut trace))?;
+            return Ok(Some(trace));
+        }
+        let can_replay = self.graphs && replay.refused.is_none();
+        if can_replay && replay.graph.is_none() && replay.runs > 0 {
+            match self.capture(part) {
+                Ok(graph) => replay.graph = Some(graph),
+                Err(failure) if failure.error.kind == CudaErrorKind::Refused => {
+                    replay.refused = Some(failure.error.to_string());
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        if let Some(graph) = &replay.graph {
+            let launch = || {
+                origin.context.bind()?;
+                // SAFETY: the graph and the stream are live.
+                unsafe { result::graph::launch(graph.0, stream.raw) }.called("cuGraphLaunch")
+            };
+            launch().map_err(|e| self.failed(None, part.origin, e))?;
+            return Ok(None);
+        }
+        replay.runs += 1;
+        self.enqueue(part, None)?;
+        Ok(None)
+    }
+
+    /// Waits for a segment's work.
+    pub fn wait(&self, segment: usize) -> Result<(), StepFailure> {
+        let part = &self.segments[segment];
+        let stream = self.gpus[part.origin].stream(Lane::Compute);
+        stream.synchronize().map_err(|e| self.failed(None, part.origin, e))
+    }
+
+    /// Waits for all that was enqueued, whatever became of it, and notes contexts that were lost; true if any was.
+    pub fn drain(&self) -> bool {
+        let mut lost = false;
+        for gpu in &self.gpus {
+            for lane in Lane::ALL {
+                if let Err(e) = gpu.stream(lane).synchronize()
+                    && e.kind == CudaErrorKind::ContextLost
+                {
+                    gpu.context.lose(e.to_string());
+                    lost = true;
+                }
+            }
+        }
+        lost
+    }
+
+    /// What a check on a GPU reported in the step that just ended: node, position, value.
+    pub fn failed_check(&self) -> Option<(u32, i64, i64)> {
+        let failure = self.failure.as_ref()?;
+        // SAFETY: the memory is whole words, and the step was waited for.
+        let words = unsafe { std::slice::from_raw_parts(failure.start().cast::<u64>(), failure.len() / 8) };
+        if words[0] == 0 {
+            return None;
+        }
+        let (i, word) = words[1..].iter().enumerate().find(|(_, w)| **w >> 63 != 0)?;
+        Some((i as u32, (word >> 32 & 0x7fff_ffff) as i64, i64::from(*word as u32 as i32)))
+    }
+
+    fn enqueue(&self, part: &Segment, mut trace: Option<&mut Trace>) -> Result<(), StepFailure> {
+        let origin = &self.gpus[part.origin];
+        let start = origin.stream(Lane::Compute);
+        let fork = || {
+            origin.context.bind()?;
+            part.fork.record(start)?;
+            part.others.iter().try_for_each(|(gpu, lane, _)| self.gpus[*gpu].stream(*lane).wait(&part.fork))
+        };
+        fork().map_err(|e| self.failed(None, part.origin, e))?;
+        if let Some(trace) = &mut trace {
+            for (i, gpu) in self.gpus.iter().enumerate() {
+                let lane = part.others.iter().find(|o| o.0 == i).map(|o| o.1);
+                let lane = if i == part.origin { Some(Lane::Compute) } else { lane };
+                let begin = |lane| trace.begin(gpu, gpu.stream(lane));
+                lane.map_or(Ok(()), begin).map_err(|e| self.failed(None, i, e))?;
+            }
+            origin.context.bind().map_err(|e| self.failed(None, part.origin, e))?;
+        }
+        let mut bound = part.origin;
+        for placed in &part.commands {
+            let gpu = &self.gpus[placed.gpu];
+            let mut run = || {
+                if std::mem::replace(&mut bound, placed.gpu) != placed.gpu {
+                    gpu.context.bind()?;
+                }
+                let stream = gpu.stream(placed.lane);
+                match &mut trace {
+                    Some(trace) if !matches!(placed.command, CudaCommand::Wait(_) | CudaCommand::Signal(_)) => {
+                        let before = trace.mark(gpu, stream)?;
+                        self.command(placed, gpu, stream)?;
+                        trace.note(placed.node, before, gpu, stream)
+                    }
+                    _ => self.command(placed, gpu, stream),
+                }
+            };
+            run().map_err(|e| self.failed(Some(placed.node), placed.gpu, e))?;
+        }
+        for (gpu, lane, ended) in &part.others {
+            let owner = &self.gpus[*gpu];
+            let join = || {
+                owner.context.bind()?;
+                ended.record(owner.stream(*lane))?;
+                origin.context.bind()?;
+                start.wait(ended)
+            };
+            join().map_err(|e| self.failed(None, *gpu, e))?;
+        }
+        Ok(())
+    }
+
+    fn command(&self, placed: &Placed, gpu: &Gpu, stream: &Stream) -> CudaResult<()> {
+        // SAFETY: the GPU's context is current; addresses belong to memory that the plan and the session own, and the
+        // planner's events order every use of it.
+        unsafe {
+            match &placed.command {
+                CudaCommand::Wait(e) => self.events[*e].as_ref().map_or(Ok(()), |e| stream.wait(e)),
+                CudaCommand::Signal(e) => self.events[*e].as_ref().map_or(Ok(()), |e| e.record(stream)),
+                CudaCommand::Kernel(call) => sys::cuLaunchKernel(
+                    call.function,
+                    call.blocks,
+                    1,
+                    1,
+                    call.threads,
+                    1,
+                    1,
+                    call.shared_bytes,
+                    stream.raw,
+                    call.pointers.as_ptr().cast_mut(),
+                    std::ptr::null_mut(),
+                )
+                .called("cuLaunchKernel"),
+                CudaCommand::Gemm(product) => gpu.blas()?.enqueue(product, stream),
+                CudaCommand::Within(to, from, bytes) => copy::within(stream, *to, *from, *bytes),
+                CudaCommand::Zero(to, bytes) => copy::zero(stream, *to, *bytes),
+                CudaCommand::FromHost(to, from, bytes) => copy::from_host(stream, *to, *from, *bytes),
+                CudaCommand::ToHost(to, from, bytes) => copy::to_host(stream, *to, *from, *bytes),
+                CudaCommand::FromPeer(to, source, from, bytes) => {
+                    copy::from_peer(stream, *to, &self.gpus[*source].context, *from, *bytes)
+                }
+                CudaCommand::ThroughHost(c) => {
+                    let source = &self.gpus[c.source];
+                    let sender = source.stream(Lane::Peer);
+                    c.turns[0].record(stream)?;
+                    source.context.bind()?;
+                    sender.wait(&c.turns[0])?;
+                    copy::to_host(sender, c.staging.start(), c.from, c.staging.len())?;
+                    c.turns[1].record(sender)?;
+                    gpu.context.bind()?;
+                    stream.wait(&c.turns[1])?;
+                    copy::from_host(stream, c.to, c.staging.start(), c.staging.len())
+                }
+            }
+        }
+    }
+
+    fn capture(&self, part: &Segment) -> Result<Graph, StepFailure> {
+        let origin = &self.gpus[part.origin];
+        let stream = origin.stream(Lane::Compute);
+        let failed = |e| self.failed(None, part.origin, e);
+        let begin = || {
+            origin.context.bind()?;
+            // SAFETY: the stream is live and captures nothing.
+            unsafe {
+                result::stream::begin_capture(stream.raw, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            }
+            .called("cuStreamBeginCapture")
+        };
+        begin().map_err(failed)?;
+        let enqueued = self.enqueue(part, None);
+        let end = || {
+            origin.context.bind()?;
+            // SAFETY: the stream captures since `begin`.
+            unsafe { result::stream::end_capture(stream.raw) }.called("cuStreamEndCapture")
+        };
+        let graph = end();
+        enqueued?;
+        let graph = graph.map_err(failed)?;
+        if graph.is_null() {
+            return Err(failed(CudaError::refused("cuStreamEndCapture", "no graph")));
+        }
+        // SAFETY: the graph is live until it is destroyed here; its executable form is its own.
+        let executable = unsafe {
+            let mut made = std::ptr::null_mut();
+            let said = sys::cuGraphInstantiateWithFlags(&mut made, graph, 0).called("cuGraphInstantiate");
+            let _ = result::graph::destroy(graph);
+            said.map(|()| made)
+        };
+        Ok(Graph(executable.map_err(failed)?, origin.context.clone()))
+    }
+
+    fn failed(&self, node: Option<u32>, gpu: usize, error: CudaError) -> StepFailure {
+        let gpu = &self.gpus[gpu];
+        let lost = error.kind == CudaErrorKind::ContextLost;
+        if lost {
+            gpu.context.lose(error.to_string());
+        }
+        StepFailure { node, device: gpu.device, error, lost }
+    }
+}
+
+impl Segment {
+    fn new(commands: Vec<Placed>, gpus: &[Arc<Gpu>]) -> CudaResult<Segment> {
+        let origin = commands.first().map_or(0, |c| c.gpu);
+        let mut used: Vec<(usize, Lane)> = commands.iter().map(|c| (c.gpu, c.lane)).collect();
+        let senders = commands.iter().filter_map(|c| match &c.command {
+            CudaCommand::ThroughHost(t) => Some((t.source, Lane::Peer)),
+            _ => None,
+        });
+        used.extend(senders);
+        used.sort_unstable();
+        used.dedup();
+        used.retain(|u| *u != (origin, Lane::Compute));
+        let others = used.into_iter().map(|(gpu, lane)| Ok((gpu, lane, Event::new(&gpus[gpu].context, false)?)));
+        Ok(Segment {
+            others: others.collect::<CudaResult<_>>()?,
+            fork: Event::new(&gpus[origin].context, false)?,
+            commands,
+            origin,
+            replay: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Replay> {
+        self.replay.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}

@@ -1,0 +1,288 @@
+//! Fuse: chains of element-wise nodes on a CUDA GPU become one node, and a bias and ReLU become part of their product.
+//!
+//! A node is taken into the one that reads it where nothing else reads it or waits for it, so that it may as well run
+//! at the reader's time. Invariant: every element is computed by the same operations as before, and nothing that is
+//! fetched, changed, or can fail is touched.
+
+use super::schedule::needed_nodes;
+use super::step::{Fetch, Fusion, Origin, Part, Partitioned, StepNodeId, StepNodeKind, ValueId};
+use crate::device::cuda::Operand;
+use crate::device::{DeviceKind, Machine};
+use crate::graph::{Epilogue, KernelContext, TensorDesc};
+use smallvec::SmallVec;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// The most inputs of a fused node, and the most nodes in it: beyond these, registers run out.
+const MOST: (usize, usize) = (16, 48);
+
+/// Fuses what it can in an ordered step.
+pub fn fuse(mut step: Partitioned, machine: &Machine) -> Partitioned {
+    if !machine.is_cuda() {
+        return step;
+    }
+    let mut removed = vec![false; step.nodes.len()];
+    // Products first: what an epilogue takes is gone for the chains.
+    for i in 0..step.nodes.len() {
+        fuse_epilogue(&mut step, machine, StepNodeId(i as u32), &mut removed);
+    }
+    for i in (0..step.nodes.len()).rev() {
+        fuse_chain(&mut step, machine, StepNodeId(i as u32), &mut removed);
+    }
+    if removed.contains(&true) {
+        compact(&mut step, &removed);
+    }
+    step
+}
+
+fn on_cuda(step: &Partitioned, machine: &Machine, id: StepNodeId) -> bool {
+    machine.device(step.node(id).device).kind == DeviceKind::Cuda
+}
+
+/// Asks a node's op something, with its types and sizes.
+fn ask<R>(step: &Partitioned, id: StepNodeId, ask: impl FnOnce(&KernelContext<'_>) -> R) -> R {
+    let node = step.node(id);
+    let desc = |v: &ValueId| step.value(*v).desc.clone();
+    let inputs: Vec<TensorDesc> = node.inputs.iter().map(desc).collect();
+    let outputs: Vec<TensorDesc> = node.outputs.iter().map(desc).collect();
+    let values: Vec<_> = node.inputs.iter().map(|v| step.value(*v).known().cloned()).collect();
+    ask(&KernelContext { attrs: &node.attrs, inputs: &inputs, outputs: &outputs, values: &values })
+}
+
+/// True for a node that computes every element of its one output alone.
+fn is_map(step: &Partitioned, machine: &Machine, id: StepNodeId) -> bool {
+    let node = step.node(id);
+    let plain = matches!(node.kind, StepNodeKind::Op) && !node.silent && node.fusion.is_none();
+    let Some(op) = node.op.filter(|_| plain && node.outputs.len() == 1 && on_cuda(step, machine, id)) else {
+        return false;
+    };
+    node.written_places().is_empty() && ask(step, id, |c| op.cuda_map(c)).is_some_and(|m| m.refuses.is_none())
+}
+
+/// True for a node at which nothing runs and whose one output is the whole of its one input.
+fn passes_on(step: &Partitioned, id: StepNodeId) -> bool {
+    let node = step.node(id);
+    let &[output] = &node.outputs[..] else { return false };
+    let whole = |of: ValueId| step.value(of).desc.dims == step.value(output).desc.dims;
+    node.silent && step.value(output).alias_of.is_some_and(|(of, at)| at == 0 && node.inputs[..] == [of] && whole(of))
+}
+
+/// Which nodes come after each: readers, and those that wait.
+fn successors(step: &Partitioned) -> Vec<SmallVec<[StepNodeId; 4]>> {
+    let mut after = vec![SmallVec::new(); step.nodes.len()];
+    for (i, node) in step.nodes.iter().enumerate() {
+        needed_nodes(step, node).for_each(|p| after[p.index()].push(StepNodeId(i as u32)));
+    }
+    after
+}
+
+fn is_fetched(step: &Partitioned, id: StepNodeId) -> bool {
+    step.node(id).outputs.iter().any(|v| step.fetches.iter().any(|f| matches!(f, Fetch::Value(of) if of == v)))
+}
+
+/// Takes into a node all that only leads to it.
+fn fuse_chain(step: &mut Partitioned, machine: &Machine, root: StepNodeId, removed: &mut [bool]) {
+    if removed[root.index()] || !is_map(step, machine, root) {
+        return;
+    }
+    let after = successors(step);
+    let dims = step.value(step.node(root).outputs[0]).desc.dims.clone();
+    let device = step.node(root).device;
+    let mut cluster: BTreeSet<StepNodeId> = BTreeSet::from([root]);
+    let mut candidates: BTreeSet<StepNodeId> = needed_nodes(step, step.node(root)).collect();
+    while let Some(id) = candidates.pop_last() {
+        let node = step.node(id);
+        let same_sizes = node.outputs.len() == 1 && step.value(node.outputs[0]).desc.dims == dims;
+        let inside =
+            node.device == device && after[id.index()].iter().all(|s| cluster.contains(s) || removed[s.index()]);
+        if removed[id.index()] || !same_sizes || !inside || is_fetched(step, id) || cluster.len() >= MOST.1 {
+            continue;
+        }
+        if is_map(step, machine, id) || passes_on(step, id) {
+            let mut grown = cluster.clone();
+            grown.insert(id);
+            if inputs_of(step, &grown).len() <= MOST.0 {
+                candidates.extend(needed_nodes(step, node).filter(|p| !grown.contains(p)));
+                cluster = grown;
+            }
+        }
+    }
+    let computing = cluster.iter().filter(|id| !step.node(**id).silent).count();
+    if computing < 2 {
+        return;
+    }
+    let inputs = inputs_of(step, &cluster);
+    let mut place: HashMap<ValueId, Operand> =
+        inputs.iter().enumerate().map(|(i, v)| (*v, Operand::Input(i))).collect();
+    let mut parts = Vec::new();
+    for &id in &cluster {
+        let node = step.node(id);
+        if node.silent {
+            let of = place[&node.inputs[0]];
+            place.insert(node.outputs[0], of);
+            continue;
+        }
+        let operands = node.inputs.iter().map(|v| place[v]).collect();
+        let Some(op) = node.op else { continue };
+        place.insert(node.outputs[0], Operand::Step(parts.len()));
+        let desc = |v: &ValueId| step.value(*v).desc.clone();
+        parts.push(Part {
+            node: node.node,
+            op,
+            attrs: node.attrs.clone(),
+            inputs: node.inputs.iter().map(desc).collect(),
+            output: desc(&node.outputs[0]),
+            operands,
+        });
+    }
+    let controls = waits_of(step, &cluster);
+    for id in cluster.iter().filter(|id| **id != root) {
+        removed[id.index()] = true;
+    }
+    let node = &mut step.nodes[root.index()];
+    node.inputs = inputs;
+    node.controls = controls;
+    node.fusion = Some(Arc::new(Fusion::Chain(parts)));
+}
+
+/// What a cluster reads from outside, each once.
+fn inputs_of(step: &Partitioned, cluster: &BTreeSet<StepNodeId>) -> SmallVec<[ValueId; 4]> {
+    let mut inputs: SmallVec<[ValueId; 4]> = SmallVec::new();
+    let inside = |v: ValueId| matches!(step.value(v).origin, Origin::Computed(by) if cluster.contains(&by));
+    for &value in cluster.iter().flat_map(|id| &step.node(*id).inputs) {
+        if !inside(value) && !inputs.contains(&value) {
+            inputs.push(value);
+        }
+    }
+    inputs
+}
+
+/// What a cluster waits for outside.
+fn waits_of(step: &Partitioned, cluster: &BTreeSet<StepNodeId>) -> SmallVec<[StepNodeId; 2]> {
+    let all = cluster.iter().flat_map(|id| step.node(*id).controls.iter().copied());
+    let mut controls: SmallVec<[StepNodeId; 2]> = all.filter(|c| !cluster.contains(c)).collect();
+    controls.sort_unstable();
+    controls.dedup();
+    controls
+}
+
+/// Takes what only follows a product into it: a bias, then a ReLU.
+fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, removed: &mut [bool]) {
+    let product = step.node(id);
+    let fuses = machine.device(product.device).cuda.as_ref().is_some_and(|c| c.has_cublaslt);
+    let takes = product.op.is_some_and(|op| fuses && !product.silent && ask(step, id, |c| op.takes_epilogue(c)));
+    if !takes || !matches!(product.kind, StepNodeKind::Op) {
+        return;
+    }
+    let after = successors(step);
+    let (mut taken, mut last) = (vec![id], id);
+    let (mut bias, mut relu) = (None, false);
+    while let &[next] = &after[last.index()][..]
+        && !is_fetched(step, last)
+        && !relu
+    {
+        let node = step.node(next);
+        let followed = step.node(last).outputs[0];
+        if node.device == step.node(id).device && passes_on(step, next) {
+            taken.push(next);
+            last = next;
+            continue;
+        }
+        let plain = matches!(node.kind, StepNodeKind::Op) && !node.silent && node.device == step.node(id).device;
+        let Some(op) = node.op.filter(|_| plain) else { break };
+        match ask(step, next, |c| op.epilogue(c)) {
+            Some(Epilogue::Bias { of, bias: by }) if bias.is_none() && node.inputs[of] == followed => {
+                bias = Some(node.inputs[by]);
+            }
+            Some(Epilogue::Relu) if node.inputs[0] == followed => relu = true,
+            _ => break,
+        }
+        taken.push(next);
+        last = next;
+    }
+    // What passes on at the end stays outside.
+    while taken.len() > 1 && step.node(last).silent {
+        taken.pop();
+        last = taken[taken.len() - 1];
+    }
+    if bias.is_none() && !relu {
+        return;
+    }
+    // The whole runs in the last one's place, whose output it makes.
+    let cluster: BTreeSet<StepNodeId> = taken.iter().copied().collect();
+    let controls = waits_of(step, &cluster);
+    let product = step.node(id).clone();
+    let mut inputs = product.inputs.clone();
+    let bias = bias.map(|value| {
+        inputs.push(value);
+        inputs.len() - 1
+    });
+    let names: Vec<&'static str> = taken[1..]
+        .iter()
+        .filter_map(|t| step.node(*t).op.filter(|_| !step.node(*t).silent))
+        .map(|o| o.name())
+        .collect();
+    let output = step.node(last).outputs.clone();
+    for id in cluster.iter().filter(|id| **id != last) {
+        removed[id.index()] = true;
+    }
+    step.nodes[last.index()] = super::step::StepNode {
+        name: step.node(last).name.clone(),
+        node: step.node(last).node,
+        inputs,
+        controls,
+        outputs: output,
+        fusion: Some(Arc::new(Fusion::Epilogue { bias, relu, names })),
+        ..product
+    };
+}
+
+/// Drops the removed nodes and the values that only they made.
+fn compact(step: &mut Partitioned, removed: &[bool]) {
+    let mut node_places = Vec::with_capacity(removed.len());
+    let mut next = 0;
+    for gone in removed {
+        node_places.push(StepNodeId(next));
+        next += u32::from(!gone);
+    }
+    let gone = |id: StepNodeId| removed[id.index()];
+    let made_by_root: BTreeSet<ValueId> = step
+        .nodes
+        .iter()
+        .zip(removed)
+        .filter(|(_, gone)| !**gone)
+        .flat_map(|(n, _)| n.outputs.iter().copied())
+        .collect();
+    let mut value_places = Vec::with_capacity(step.values.len());
+    let mut kept = Vec::new();
+    for (i, value) in std::mem::take(&mut step.values).into_iter().enumerate() {
+        value_places.push(ValueId(kept.len() as u32));
+        if !matches!(value.origin, Origin::Computed(_)) || made_by_root.contains(&ValueId(i as u32)) {
+            kept.push(value);
+        }
+    }
+    step.values = kept;
+    let mut keep = removed.iter().map(|gone| !gone);
+    step.nodes.retain(|_| keep.next().unwrap_or(true));
+    for (i, node) in step.nodes.iter_mut().enumerate() {
+        node.controls.retain(|c| !gone(*c));
+        node.controls.iter_mut().for_each(|c| *c = node_places[c.index()]);
+        node.inputs.iter_mut().chain(&mut node.outputs).for_each(|v| *v = value_places[v.index()]);
+        for output in &node.outputs {
+            step.values[output.index()].origin = match &step.values[output.index()].origin {
+                Origin::Computed(_) => Origin::Computed(StepNodeId(i as u32)),
+                other => other.clone(),
+            };
+        }
+    }
+    for value in &mut step.values {
+        if let Some((of, _)) = &mut value.alias_of {
+            *of = value_places[of.index()];
+        }
+    }
+    for fetch in &mut step.fetches {
+        if let Fetch::Value(value) = fetch {
+            *value = value_places[value.index()];
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! The CUDA GPUs' part of a loaded plan: descriptions become commands, phases become segments.
+//!
+//! Invariant: all addresses are fixed when a plan is loaded; what is fed is copied into buffers of the plan.
+
+use super::executable::{Layout, Loader, kernel_context};
+use crate::base::{Code, Diagnostic, Error, Result};
+use crate::device::cuda::{
+    Addresses, Context, CudaBuffer, CudaCommand, CudaError, CudaErrorKind, CudaKernel, CudaLaunch, CudaStep, Event,
+    FailureText, Gpu, MapStep, PeerRoute, PinnedMemory, Placed, StepFailure, ThroughHost, Upload, load_kernel,
+    map_kernel, prepare_kernels, route,
+};
+use crate::device::{DeviceId, DeviceInfo, DeviceKind, DeviceMemory, Failure, FailureKind, Span};
+use crate::graph::{KernelContext, NodeId, TensorDesc};
+use crate::plan::{CopyInfo, Fusion, Origin, Part, Partitioned, Schedule, StepNode, StepNodeId, StepNodeKind, ValueId};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The state of random generators and the like on GPUs, by graph node and input sizes.
+pub(super) type CudaState = HashMap<(NodeId, Vec<TensorDesc>), Arc<DeviceMemory>>;
+
+/// The GPUs' part of a plan.
+pub(super) struct CudaPart {
+    pub step: CudaStep,
+    /// By feed: where its bytes are in this run.
+    fed: Vec<AtomicPtr<u8>>,
+    feed_bytes: Vec<usize>,
+    /// By segment: whether it changes variables.
+    writes: Vec<bool>,
+    /// By phase: its segment.
+    segment_of: Vec<Option<usize>>,
+    /// The texts of checks that can fail, by step node.
+    checks: HashMap<u32, FailureText>,
+    /// Variables that are changed.
+    pub written: Vec<NodeId>,
+    _memory: Vec<DeviceMemory>,
+    _state: Vec<Arc<DeviceMemory>>,
+}
+
+/// An error of the driver's on this device.
+pub(super) fn cuda_error(device: &DeviceInfo, error: CudaError) -> Error {
+    let code = if error.kind == CudaErrorKind::OutOfMemory { Code::ResourceExhausted } else { Code::Internal };
+    Error::new(code, format!("{} ({}): {error}", device.short_name(), device.physical()))
+}
+
+impl CudaPart {
+    /// Loads what a schedule puts on CUDA GPUs; `None` where that is nothing.
+    pub fn load(schedule: &Schedule, layout: &Layout, loader: &mut Loader<'_>) -> Result<Option<CudaPart>> {
+        let devices: Vec<DeviceId> =
+            (schedule.devices().into_iter()).filter(|d| loader.machine.device(*d).kind == DeviceKind::Cuda).collect();
+        if devices.is_empty() {
+            return Ok(None);
+        }
+        let gpus = devices.iter().map(|d| open(loader, *d)).collect::<Result<Vec<_>>>()?;
+        let mut part =
+            PartWriter { schedule, layout, gpus, memory: Vec::new(), state: Vec::new(), scratch: Vec::new() };
+        part.pin(loader)?;
+        let described = part.describe(loader)?;
+        part.write(described, loader).map(Some)
+    }
+
+    /// Points the plan at this run's feed.
+    pub fn feed(&self, feed: usize, start: *mut u8) {
+        self.fed[feed].store(start, Ordering::Relaxed);
+    }
+
+    /// Enqueues the feeds' copies.
+    pub fn begin(&self) -> Result<(), StepFailure> {
+        // SAFETY: the session points every feed at an array of the signature's size before a run, and runs one step at
+        // a time.
+        unsafe {
+            self.step
+                .begin(|feed| std::slice::from_raw_parts(self.fed[feed].load(Ordering::Relaxed), self.feed_bytes[feed]))
+        }
+    }
+
+    /// The segment of a phase.
+    pub fn segment(&self, phase: usize) -> Option<usize> {
+        self.segment_of[phase]
+    }
+
+    /// True if a segment changes variables.
+    pub fn writes(&self, segment: usize) -> bool {
+        self.writes[segment]
+    }
+
+    /// What a check on a GPU reported in the step that just ended.
+    pub fn failed_check(&self) -> Option<Failure> {
+        let (node, position, value) = self.step.failed_check()?;
+        let text = self.checks.get(&node).map_or_else(|| "a check failed".into(), |t| t(position, value));
+        Some(Failure { node, message: text, kind: FailureKind::Checked })
+    }
+
+    /// What a failed call means for the run.
+    pub fn failure(&self, failure: StepFailure, schedule: &Schedule) -> Failure {
+        let lost = self.step.drain() || failure.lost;
+        let fallback = || schedule.step.nodes.iter().position(|n| n.device == failure.device && !n.silent);
+        let node = failure.node.or_else(|| fallback().map(|i| i as u32)).unwrap_or(0);
+        let whose = if failure.node.is_some() { "" } else { " (one of the nodes on this device)" };
+        let kind = if lost { FailureKind::Lost } else { FailureKind::Device };
+        Failure { node, message: format!("{}{whose}", failure.error), kind }
+    }
+
+    /// The times of traced segments: node, device, span.
+    pub fn spans(traces: &[(u64, crate::device::cuda::Trace)]) -> Vec<(u32, DeviceId, Span)> {
+        let of = |(start, trace): &(u64, crate::device::cuda::Trace)| {
+            let start = *start;
+            let shift = move |s: crate::device::cuda::GpuSpan| {
+                (s.node, s.device, Span { node: s.node, start_ns: start + s.start_ns, end_ns: start + s.end_ns })
+            };
+            trace.spans().into_iter().map(shift).collect::<Vec<_>>()
+        };
+        traces.iter().flat_map(of).collect()
+    }
+
+    /// Pairs of GPUs that do not get bytes to each other rightly, so that copies go through the host, and why.
+    pub fn detours(&self, schedule: &Schedule) -> Vec<(DeviceId, DeviceId, String)> {
+        let context = |d: DeviceId| self.step.gpus().iter().find(|g| g.device == d).map(|g| &g.context);
+        let mut found: Vec<(DeviceId, DeviceId, String)> = Vec::new();
+        for (_, copy) in schedule.step.copies() {
+            if let (Some(from), Some(to)) = (context(copy.from), context(copy.to))
+                && !found.iter().any(|f| (f.0, f.1) == (copy.from, copy.to))
+                && let Ok(PeerRoute::Host(why)) = route(from, to)
+            {
+                found.push((copy.from, copy.to, why));
+            }
+        }
+        found
+    }
+}
+
+/// The session's handle of a GPU, opened on first use.
+fn open(loader: &Loader<'_>, device: DeviceId) -> Result<Arc<Gpu>> {
+    let info = loader.machine.device(device);
+    let slot = &loader.gpus[device.index()];
+    if let Some(gpu) = slot.get() {
+        return Ok(gpu.clone());
+    }
+    let Some(identity) = &info.cuda else {
+        return Err(Error::new(Code::Internal, format!("{} is no CUDA GPU", info.short_name())));
+    };
+    let gpu = Gpu::open(device, identity, loader.cuda_options.tf32).map_err(|e| cuda_error(info, e))?;
+    Ok(slot.get_or_init(|| Arc::new(gpu)).clone())
+}
+
+struct PartWriter<'a> {
+    schedule: &'a Schedule,
+    layout: &'a Layout,
+    gpus: Vec<Arc<Gpu>>,
+    memory: Vec<DeviceMemory>,
+    state: Vec<Arc<DeviceMemory>>,
+    /// By GPU: the address of its scratch memory.
+    scratch: Vec<u64>,
+}
+
+/// A node's description, and the address of its state.
+type Described = HashMap<StepNodeId, (CudaKernel, u64)>;
+
+impl PartWriter<'_> {
+    fn gpu(&self, device: DeviceId) -> usize {
+        self.gpus.iter().position(|g| g.device == device).unwrap_or(0)
+    }
+
+    /// Pins the host memory that copies use.
+    fn pin(&self, loader: &mut Loader<'_>) -> Result<()> {
+        let host = loader.machine.device(DeviceId::HOST);
+        let context = &self.gpus[0].context;
+        for memory in self.layout.memory.iter().filter(|(d, _)| d.is_host()) {
+            memory.1.pin(context).map_err(|e| cuda_error(host, e))?;
+        }
+        let step = &self.schedule.step;
+        for (node, copy) in step.copies() {
+            let ends = [(copy.from, node.inputs[0]), (copy.to, node.outputs[0])];
+            for (_, value) in ends.iter().filter(|(d, _)| d.is_host()) {
+                if let Some(variable) = step.variable(*value) {
+                    loader.store.pin(variable, context).map_err(|e| cuda_error(host, e))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What every node asks for; compiles it all, and takes scratch memory and states.
+    fn describe(&mut self, loader: &mut Loader<'_>) -> Result<Described> {
+        let mut described = Described::new();
+        for (i, node) in self.schedule.step.nodes.iter().enumerate() {
+            let on_gpu = self.gpus.iter().any(|g| g.device == node.device);
+            if !on_gpu || node.silent || !matches!(node.kind, StepNodeKind::Op) {
+                continue;
+            }
+            let kernel = self.kernel(node)?;
+            let state = self.state_of(node, &kernel, loader)?;
+            described.insert(StepNodeId(i as u32), (kernel, state));
+        }
+        for gpu in &self.gpus {
+            let info = loader.machine.device(gpu.device);
+            let here = |id: &StepNodeId| self.schedule.step.node(*id).device == gpu.device;
+            let kernels = described.iter().filter(|(id, _)| here(id)).map(|(_, (k, _))| k);
+            prepare_kernels(gpu, kernels.clone()).map_err(|e| cuda_error(info, e))?;
+            let bytes = kernels.map(|k| k.scratch_bytes).max().unwrap_or(0);
+            let account = &loader.accounts[gpu.device.index()];
+            let scratch = DeviceMemory::allocate(info, account, bytes).map_err(|e| e.context("scratch memory"))?;
+            self.scratch.push(scratch.address().addr() as u64);
+            self.memory.push(scratch);
+        }
+        Ok(described)
+    }
+
+    fn kernel(&self, node: &StepNode) -> Result<CudaKernel> {
+        let Some(op) = node.op else { return Ok(CudaKernel::default()) };
+        let step = &self.schedule.step;
+        let described = match node.fusion.as_deref() {
+            Some(Fusion::Chain(parts)) => chain_kernel(step, node, parts),
+            Some(Fusion::Epilogue { bias, relu, .. }) => {
+                kernel_context(step, node, |c| op.cuda_kernel(c)).map(|k| with_epilogue(k, *bias, *relu))
+            }
+            None => kernel_context(step, node, |c| op.cuda_kernel(c)),
+        };
+        described.map_err(|message| {
+            let message = format!("cannot prepare '{}' ({}) for CUDA: {message}", node.name, op.name());
+            Diagnostic::at(Code::Unimplemented, message, step.pruned.node(node.node).source).into()
+        })
+    }
+
+    fn state_of(&mut self, node: &StepNode, kernel: &CudaKernel, loader: &mut Loader<'_>) -> Result<u64> {
+        let Some(first) = &kernel.state else { return Ok(0) };
+        let step = &self.schedule.step;
+        let key = (node.node, node.inputs.iter().map(|v| step.value(*v).desc.clone()).collect::<Vec<_>>());
+        let state = match loader.cuda_state.get(&key) {
+            Some(state) => state.clone(),
+            None => {
+                let info = loader.machine.device(node.device);
+                let account = &loader.accounts[node.device.index()];
+                let mut memory = DeviceMemory::allocate(info, account, first.len())?;
+                memory.write(0, first)?;
+                loader.cuda_state.entry(key).or_insert(Arc::new(memory)).clone()
+            }
+        };
+        self.state.push(state.clone());
+        Ok(state.address().addr() as u64)
+    }
+
+    fn write(self, described: Described, loader: &mut Loader<'_>) -> Result<CudaPart> {
+        let step = &self.schedule.step;
+        let first = loader.machine.device(self.gpus[0].device);
+        let of_driver = |e| cuda_error(first, e);
+        let checks: HashMap<u32, FailureText> =
+            described.iter().filter_map(|(id, (k, _))| Some((id.0, k.failure.clone()?))).collect();
+        let failure = match checks.is_empty() {
+            true => None,
+            false => {
+                let bytes = 8 * (1 + step.nodes.len());
+                Some(PinnedMemory::allocate(&self.gpus[0].context, bytes).map_err(of_driver)?)
+            }
+        };
+        let failure_address = failure.as_ref().map_or(0, |f| f.start().addr() as u64);
+        let events = self.events().map_err(of_driver)?;
+        let mut uploads = Vec::new();
+        let mut segments = Vec::new();
+        let mut writes = Vec::new();
+        let mut segment_of = Vec::new();
+        for phase in &self.schedule.phases {
+            let mut commands = Vec::new();
+            for &id in &phase.enqueued {
+                let node = step.node(id);
+                if let Some(upload) = self.upload(id, node) {
+                    uploads.push(upload);
+                    continue;
+                }
+                let queue = self.schedule.queues[self.schedule.queue_of[id.index()]];
+                let gpu = self.gpu(queue.device);
+                let mut add = |command| commands.push(Placed { node: id.0, gpu, lane: queue.lane, command });
+                let waits = self.schedule.waits[id.index()].iter();
+                waits.map(|e| *e as usize).filter(|e| events[*e].is_some()).for_each(|e| add(CudaCommand::Wait(e)));
+                let info = loader.machine.device(queue.device);
+                match &node.kind {
+                    StepNodeKind::Op => {
+                        if let Some((kernel, state)) = described.get(&id) {
+                            let at = |values: &[ValueId]| values.iter().map(|v| self.address(*v)).collect::<Vec<_>>();
+                            let (inputs, outputs) = (at(&node.inputs), at(&node.outputs));
+                            let addresses = Addresses {
+                                inputs: &inputs,
+                                outputs: &outputs,
+                                scratch: self.scratch[gpu],
+                                state: *state,
+                                failure: failure_address,
+                                node: id.0,
+                            };
+                            let loaded = load_kernel(&self.gpus[gpu], kernel, &addresses);
+                            loaded.map_err(|e| self.at_node(node, info, e))?.into_iter().for_each(&mut add);
+                        }
+                    }
+                    StepNodeKind::Copy(copy) => {
+                        let command = self.copy(node, copy).map_err(|e| self.at_node(node, info, e))?;
+                        command.into_iter().for_each(&mut add);
+                    }
+                    StepNodeKind::Snapshot => {
+                        let (from, to) = (self.address(node.inputs[0]), self.address(node.outputs[0]));
+                        let bytes = step.value(node.outputs[0]).desc.bytes();
+                        (bytes > 0).then_some(CudaCommand::Within(to, from, bytes)).into_iter().for_each(&mut add);
+                    }
+                    StepNodeKind::Commit => {}
+                }
+                let signal = self.schedule.signals[id.index()].map(|e| e as usize);
+                signal.filter(|e| events[*e].is_some()).map(CudaCommand::Signal).into_iter().for_each(&mut add);
+            }
+            segment_of.push((!commands.is_empty()).then_some(segments.len()));
+            if !commands.is_empty() {
+                writes.push(phase.enqueued.iter().any(|id| !step.node(*id).written().is_empty()));
+                segments.push(commands);
+            }
+        }
+        let mut written: Vec<NodeId> =
+            step.nodes.iter().flat_map(|n| n.written()).filter_map(|v| step.variable(v)).collect();
+        written.sort_unstable();
+        written.dedup();
+        let feeds = &step.pruned.signature.feeds;
+        let feed_bytes = feeds.iter().map(|f| f.dims.iter().product::<usize>() * f.dtype.size()).collect();
+        let graphs = loader.cuda_options.graphs;
+        let step = CudaStep::new(self.gpus, events, segments, uploads, failure, graphs).map_err(of_driver)?;
+        Ok(CudaPart {
+            step,
+            fed: feeds.iter().map(|_| AtomicPtr::default()).collect(),
+            feed_bytes,
+            writes,
+            segment_of,
+            checks,
+            written,
+            _memory: self.memory,
+            _state: self.state,
+        })
+    }
+
+    /// The events that one stream marks and another waits for. The host's turns need none.
+    fn events(&self) -> Result<Vec<Option<Event>>, CudaError> {
+        let schedule = self.schedule;
+        let context = |queue: usize| {
+            let device = schedule.queues[queue].device;
+            self.gpus.iter().find(|g| g.device == device).map(|g| &g.context)
+        };
+        let is_upload = |node: usize| self.upload(StepNodeId(node as u32), &schedule.step.nodes[node]).is_some();
+        let mut events: Vec<Option<Event>> = schedule.events.iter().map(|_| None).collect();
+        for (node, event) in schedule.signals.iter().enumerate() {
+            let Some(event) = event.map(|e| e as usize) else { continue };
+            let Some(context) = context(schedule.queue_of[node]) else { continue };
+            let waited_for =
+                schedule.events[event].iter().any(|q| self.gpus.iter().any(|g| g.device == schedule.queues[*q].device));
+            // What is uploaded has arrived before any segment begins.
+            if waited_for && !is_upload(node) {
+                events[event] = Some(Event::new(context, false)?);
+            }
+        }
+        Ok(events)
+    }
+
+    /// A copy of fed bytes, which goes before all segments.
+    fn upload(&self, id: StepNodeId, node: &StepNode) -> Option<Upload> {
+        node.copy()?;
+        let (base, offset) = self.schedule.step.base(node.inputs[0]);
+        let Origin::Fed(feed) = self.schedule.step.value(base).origin else { return None };
+        let bytes = self.schedule.step.value(node.outputs[0]).desc.bytes();
+        let to = (self.address(node.outputs[0]), bytes);
+        Some(Upload { node: id.0, gpu: self.gpu(node.device), feed: (feed, offset), to })
+    }
+
+    fn copy(&self, node: &StepNode, copy: &CopyInfo) -> Result<Option<CudaCommand>, CudaError> {
+        let (from, to) = (node.inputs[0], node.outputs[0]);
+        if copy.bytes == 0 {
+            return Ok(None);
+        }
+        let (source, target) = (self.address(from), self.address(to));
+        let host = |value| self.layout.start(self.schedule, value);
+        Ok(Some(match (copy.from.is_host(), copy.to.is_host()) {
+            (true, _) => CudaCommand::FromHost(target, host(from).cast_const(), copy.bytes),
+            (_, true) => CudaCommand::ToHost(host(to), source, copy.bytes),
+            _ => {
+                let (sender, receiver) = (self.gpu(copy.from), self.gpu(copy.to));
+                let contexts: [&Arc<Context>; 2] = [&self.gpus[sender].context, &self.gpus[receiver].context];
+                match route(contexts[0], contexts[1])? {
+                    PeerRoute::Direct | PeerRoute::Driver => CudaCommand::FromPeer(target, sender, source, copy.bytes),
+                    PeerRoute::Host(_) => CudaCommand::ThroughHost(Box::new(ThroughHost {
+                        to: target,
+                        source: sender,
+                        from: source,
+                        staging: PinnedMemory::allocate(contexts[1], copy.bytes)?,
+                        turns: [Event::new(contexts[1], false)?, Event::new(contexts[0], false)?],
+                    })),
+                }
+            }
+        }))
+    }
+
+    fn address(&self, value: ValueId) -> u64 {
+        self.layout.start(self.schedule, value).addr() as u64
+    }
+
+    fn at_node(&self, node: &StepNode, device: &DeviceInfo, error: CudaError) -> Error {
+        let source = self.schedule.step.pruned.node(node.node).source;
+        cuda_error(device, error).context(format!("preparing '{}'", node.name)).with_source(source)
+    }
+}
+
+/// One kernel for a chain of element-wise ops.
+fn chain_kernel(step: &Partitioned, node: &StepNode, parts: &[Part]) -> Result<CudaKernel, String> {
+    let steps = parts.iter().map(|part| {
+        let values = vec![None; part.inputs.len()];
+        let outputs = std::slice::from_ref(&part.output);
+        let context = KernelContext { attrs: &part.attrs, inputs: &part.inputs, outputs, values: &values };
+        let map = part.op.cuda_map(&context).ok_or_else(|| format!("{} is not element-wise", part.op.name()))?;
+        Ok(MapStep { map, dtype: part.output.dtype, operands: part.operands.clone() })
+    });
+    let steps = steps.collect::<Result<Vec<_>, String>>()?;
+    let desc = |v: &ValueId| &step.value(*v).desc;
+    let inputs: Vec<_> = node.inputs.iter().map(|v| (desc(v).dtype, desc(v).dims.clone())).collect();
+    map_kernel(&steps, &inputs, &desc(&node.outputs[0]).dims)
+}
+
+/// A product's description with what follows it.
+fn with_epilogue(mut kernel: CudaKernel, bias: Option<usize>, relu: bool) -> CudaKernel {
+    for launch in &mut kernel.launches {
+        if let CudaLaunch::Gemm(gemm) = launch {
+            gemm.bias = bias.map(|i| CudaBuffer::Input(i, 0));
+            gemm.relu = relu;
+        }
+    }
+    kernel
+}
