@@ -3,10 +3,10 @@
 //! Invariant: running it again allocates nothing; feeds are used where they lie, fetches stay where they were computed.
 
 use super::cuda::{CudaPart, CudaState};
-use super::room::padded;
+use super::room::{out_of_memory, padded};
 use super::session::CudaOptions;
 use super::store::VariableStore;
-use crate::base::{Array, Diagnostic, Error, Result};
+use crate::base::{Array, Code, Diagnostic, Error, Result};
 use crate::device::cuda::{Gpu, Trace};
 use crate::device::{
     Command, CpuKernel, DeviceId, DeviceKind, DeviceMemory, Event, Failure, FailureKind, Job, Machine, MemoryUse,
@@ -269,8 +269,13 @@ impl Layout {
             // Constants on the host are used where the graph holds them.
             let laid_down = if device.is_host() { 0 } else { constants.iter().map(|(_, a)| padded(a)).sum() };
             let total = arena_bytes.saturating_add(laid_down);
-            let mut piece = DeviceMemory::allocate(info, &loader.accounts[device.index()], total)
-                .map_err(|e| with_holders(e, schedule, device))?;
+            let taken = DeviceMemory::allocate(info, &loader.accounts[device.index()], total);
+            let mut piece = taken.map_err(|e| match e.code() {
+                Code::ResourceExhausted => {
+                    out_of_memory(schedule, info, loader.store, total as u64, &e.to_string()).into()
+                }
+                _ => e,
+            })?;
             let mut at = arena_bytes;
             for (i, array) in &constants {
                 if device.is_host() {
@@ -317,12 +322,6 @@ pub(super) fn kernel_context<R>(step: &Partitioned, node: &StepNode, ask: impl F
     let outputs: Vec<TensorDesc> = node.outputs.iter().map(|&v| step.value(v).desc.clone()).collect();
     let values: Vec<Option<Arc<Array>>> = node.inputs.iter().map(|&v| step.value(v).known().cloned()).collect();
     ask(&KernelContext { attrs: &node.attrs, inputs: &inputs, outputs: &outputs, values: &values })
-}
-
-fn with_holders(error: Error, schedule: &Schedule, device: DeviceId) -> Error {
-    let holders = schedule.largest_buffers(device, 3);
-    let list: Vec<String> = holders.iter().map(|(name, bytes)| format!("'{name}' {bytes}")).collect();
-    error.context(format!("loading the step's part on {device}, whose largest buffers are {} bytes", list.join(", ")))
 }
 
 /// Writes one device's program.

@@ -1,8 +1,10 @@
 //! Room: whether a plan fits the devices' memory limits, checked on all devices before any memory is taken.
 
+use super::cuda::cuda_error;
 use super::store::VariableStore;
 use crate::base::{Array, Code, Diagnostic, Result};
-use crate::device::{DeviceId, Machine, MemoryUse};
+use crate::device::cuda::Context;
+use crate::device::{DeviceId, DeviceInfo, Machine, MemoryUse};
 use crate::graph::NodeId;
 use crate::plan::{Origin, Schedule, ValueId};
 use std::sync::Arc;
@@ -19,10 +21,11 @@ pub(super) enum GiveWay {
     Plans,
 }
 
-/// Checks that variables and buffers of a plan fit beside what is in use and stays.
+/// Checks that variables and buffers of a plan fit beside what is in use and stays: within a device's limit, or within
+/// what a CUDA GPU has free.
 ///
 /// # Errors
-/// The first device where they do not: the node with the largest buffer, bytes asked, in use, the limit, the holders.
+/// The first device where they do not: the node with the largest buffer, bytes asked, in use or free, the holders.
 pub(super) fn check_room(
     schedule: &Schedule,
     machine: &Machine,
@@ -32,40 +35,62 @@ pub(super) fn check_room(
 ) -> Result<()> {
     for device in schedule.devices() {
         let info = machine.device(device);
-        let Some(limit) = info.memory_limit else { continue };
-        let asked = bytes_asked(schedule, device, store);
-        let used = match give_way {
-            GiveWay::Nothing => accounts[device.index()].bytes(),
+        let held = accounts[device.index()].bytes();
+        let stays = match give_way {
+            GiveWay::Nothing => held,
             GiveWay::Plans => store.on_device(device).map(|(_, bytes)| bytes as u64).sum(),
         };
-        if used.saturating_add(asked) <= limit {
+        // Bytes that can be had, and in words what there is.
+        let (room, there) = if let Some(limit) = info.memory_limit {
+            (limit.saturating_sub(stays), format!("{stays} of {limit} in use"))
+        } else if let Some(identity) = &info.cuda {
+            let memory = Context::open(identity).and_then(|c| c.memory()).map_err(|e| cuda_error(info, e))?;
+            let room = memory.0 as u64 + held.saturating_sub(stays);
+            (room, format!("{room} of {} free", memory.1))
+        } else {
             continue;
+        };
+        let asked = bytes_asked(schedule, device, store);
+        if asked > room {
+            return Err(out_of_memory(schedule, info, store, asked, &there).into());
         }
-        let step = &schedule.step;
-        // What would be taken, and what is taken, by bytes.
-        let mut holders = schedule.largest_buffers(device, NAMED);
-        let held = store.on_device(device).map(|(id, bytes)| (step.pruned.node(id).name.to_string(), bytes));
-        holders.extend(held);
-        holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        holders.dedup_by(|a, b| a.0 == b.0);
-        let named: Vec<String> = holders.iter().take(NAMED).map(|(name, bytes)| format!("'{name}' {bytes}")).collect();
-        let largest = largest(schedule, device);
-        let node = largest.map(|v| step.pruned.node(step.value(v).tensor.node));
-        let such_as = node.map_or(String::new(), |n| format!(", such as '{}' ({})", n.name, n.op.name()));
-        let message = format!(
-            "{} is out of memory for its part of the step{such_as}: {asked} bytes asked, {used} of {limit} in use; \
-             the largest holders are {} (bytes); use a smaller batch, more towers, or a higher limit",
-            info.short_name(),
-            named.join(", ")
-        );
-        let diagnostic = Diagnostic::new(Code::ResourceExhausted, message);
-        return Err(Diagnostic { source: node.map(|n| n.source), ..diagnostic }.into());
     }
     Ok(())
 }
 
+/// A device that cannot hold its part of a step.
+pub(super) fn out_of_memory(
+    schedule: &Schedule,
+    device: &DeviceInfo,
+    store: &VariableStore,
+    asked: u64,
+    there: &str,
+) -> Diagnostic {
+    let step = &schedule.step;
+    // What would be taken, and what is taken, by bytes.
+    let mut holders = schedule.largest_buffers(device.id, NAMED);
+    let held = store.on_device(device.id).map(|(id, bytes)| (step.pruned.node(id).name.to_string(), bytes));
+    holders.extend(held);
+    holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    holders.dedup_by(|a, b| a.0 == b.0);
+    let named: Vec<String> = holders.iter().take(NAMED).map(|(name, bytes)| format!("'{name}' {bytes}")).collect();
+    let node = largest(schedule, device.id).map(|v| step.pruned.node(step.value(v).tensor.node));
+    let such_as = node.map_or(String::new(), |n| match n.name.split_once('/') {
+        Some((scope, _)) => format!(", such as '{}' ({}) of {scope}", n.name, n.op.name()),
+        None => format!(", such as '{}' ({})", n.name, n.op.name()),
+    });
+    let message = format!(
+        "{} is out of memory for its part of the step{such_as}: {asked} bytes asked, {there}; the largest holders are \
+         {} (bytes); use a smaller batch, more towers, or {}",
+        device.short_name(),
+        named.join(", "),
+        if device.cuda.is_some() { "a GPU with more memory" } else { "a higher limit" }
+    );
+    Diagnostic { source: node.map(|n| n.source), ..Diagnostic::new(Code::ResourceExhausted, message) }
+}
+
 /// Bytes that loading the plan takes on a device: arena, constants, variables that are not there yet.
-fn bytes_asked(schedule: &Schedule, device: DeviceId, store: &VariableStore) -> u64 {
+pub(super) fn bytes_asked(schedule: &Schedule, device: DeviceId, store: &VariableStore) -> u64 {
     let mut new: Vec<NodeId> = Vec::new();
     let mut asked = schedule.memory.arena_bytes(device) as u64;
     for value in schedule.step.values.iter().filter(|v| v.device == device) {
