@@ -19,6 +19,8 @@ mod equivalence;
 mod examples;
 #[path = "suite/fixtures/mod.rs"]
 mod fixtures;
+#[path = "suite/gpus.rs"]
+mod gpus;
 #[path = "suite/house.rs"]
 mod house;
 #[path = "suite/robust/mod.rs"]

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use turret::device::Machine;
-use turret::run::SessionOptions;
+use turret::run::{CudaOptions, SessionOptions};
 
 /// The most towers that are built.
 const MAX_TOWERS: u64 = 1024;
@@ -15,7 +15,7 @@ const MAX_SIZE: u64 = 1 << 24;
 
 #[derive(Args)]
 pub(super) struct GlobalOptions {
-    /// The machine: auto, cpu, sim:N, sim:N@all|pairs|none
+    /// The machine: auto (CUDA where it can be used, else sim:2), cpu, sim:N, sim:N@all|pairs|none, cuda, cuda:0,1
     #[arg(long, global = true, value_name = "MACHINE", default_value = "auto")]
     devices: String,
     /// One JSON document on standard output instead of text
@@ -30,6 +30,22 @@ pub(super) struct GlobalOptions {
     /// Threads of each simulated GPU
     #[arg(long, global = true, value_name = "N", default_value = "1")]
     gpu_threads: NonZeroUsize,
+    /// Whether steps on CUDA GPUs are replayed as CUDA graphs
+    #[arg(long, global = true, value_enum, value_name = "SWITCH", default_value = "on")]
+    cuda_graphs: Switch,
+    /// Whether chains of element-wise operations become one CUDA kernel
+    #[arg(long, global = true, value_enum, value_name = "SWITCH", default_value = "on")]
+    cuda_fusion: Switch,
+    /// Lets products on CUDA GPUs use TensorFloat-32
+    #[arg(long, global = true)]
+    tf32: bool,
+}
+
+/// On or off.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
 }
 
 impl GlobalOptions {
@@ -42,13 +58,19 @@ impl GlobalOptions {
     }
 
     pub fn session_options(&self) -> Result<SessionOptions> {
-        let options = SessionOptions::on(self.machine()?);
+        let mut options = SessionOptions::on(self.machine()?);
+        options.cuda = CudaOptions {
+            graphs: self.cuda_graphs == Switch::On,
+            tf32: self.tf32,
+            fusion: self.cuda_fusion == Switch::On,
+        };
         Ok(if self.soft_placement { options.soft() } else { options })
     }
 
     /// The machine by name, with `auto` resolved.
     pub fn machine_name(&self, machine: &Machine) -> String {
         match &self.devices[..] {
+            "auto" if machine.is_cuda() => "cuda".to_string(),
             "auto" => format!("sim:{}", machine.gpus()),
             name => name.to_string(),
         }
@@ -63,11 +85,13 @@ impl GlobalOptions {
         let counted = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let fewer = if gpus == 0 { String::new() } else { format!(", --towers {gpus},") };
         bail!(
-            "cannot place {}: tower {gpus} asks for /gpu:{gpus}, the machine {} has {}; use --devices sim:{towers}{fewer} \
-             or --soft-placement",
+            "cannot place {}: tower {gpus} asks for /gpu:{gpus}, the machine {} has {}; use --devices {}{fewer} or \
+             --soft-placement",
             counted(towers, "tower"),
             self.machine_name(machine),
-            counted(gpus, "GPU")
+            counted(gpus, "GPU"),
+            // A GPU that is named twice plays two.
+            if machine.is_cuda() { "cuda:0,0".to_string() } else { format!("sim:{towers}") }
         )
     }
 }

@@ -50,7 +50,7 @@ fn train(towers: usize, steps: usize) -> (Vec<f64>, f64) {
     });
     let clipped = clip_by_global_norm(&built.grads, 1.0);
     let train = optimizer.apply_gradients_with(&clipped, ApplyOptions::step(step));
-    let session = Session::new(&g, SessionOptions::devices(&format!("sim:{towers}")).unwrap()).unwrap();
+    let session = Session::new(&g, SessionOptions::on(crate::gpus::machine(towers))).unwrap();
     session.initialize().unwrap();
     let losses = (0..steps).map(|i| {
         // Batches of two sizes.

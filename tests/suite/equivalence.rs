@@ -1,6 +1,7 @@
 //! Data parallelism changes no result: the same weights after ten steps for any number of towers and any placement,
 //! and the same bits in every run.
 
+use crate::gpus;
 use turret::base::{Array, DType};
 use turret::device::Machine;
 use turret::graph::{Graph, Init, ScopeOptions, Tensor, VariablePlacement};
@@ -126,7 +127,7 @@ fn train(way: &Way, sizes: &Sizes, machine: Machine) -> Vec<(String, Array)> {
 }
 
 fn machine(gpus: usize) -> Machine {
-    Machine::simulated(gpus).with_host_threads(1)
+    gpus::machine(gpus).with_host_threads(1)
 }
 
 /// Every placement and input of these types and optimizers, for all numbers of towers, against one tower on the host.
@@ -173,7 +174,7 @@ fn bits_are_the_same_in_every_run_and_for_any_number_of_threads() {
         let way = Way { dtype: DType::F32, optimizer, towers: 4, variables, average_on, split };
         let first = train(&way, &LARGE, machine(4));
         for threads in [1, 2] {
-            let machine = Machine::simulated(4).with_host_threads(threads).with_gpu_threads(threads);
+            let machine = gpus::machine(4).with_host_threads(threads).with_gpu_threads(threads);
             let again = train(&way, &LARGE, machine);
             for ((name, a), (_, b)) in first.iter().zip(&again) {
                 assert!(a.bytes() == b.bytes(), "{name} differs with {threads} threads by {way:?}");
@@ -197,7 +198,7 @@ fn averages_run_beside_their_variables_unless_told_otherwise() {
             let w = g.get_variable("w", [4, 2], Init::Ones);
             parts[tower.index()].matmul(w).square().mean()
         });
-        let session = Session::new(&g, SessionOptions::on(Machine::simulated(2))).expect("a sound graph");
+        let session = Session::new(&g, SessionOptions::on(gpus::machine(2))).expect("a sound graph");
         let schedule = session.schedule(&[(x, &[8, 4])], &[], &[train]).expect("a plan");
         schedule.step.copies().filter(|(_, c)| !schedule.step.tensor_name(c.tensor).starts_with("split")).count()
     };

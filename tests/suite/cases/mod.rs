@@ -12,13 +12,12 @@ mod small;
 mod vars;
 
 use turret::base::Diagnostic;
-use turret::device::Machine;
 use turret::graph::{Graph, Variable};
 use turret::run::SessionOptions;
 
-/// A session's options for so many simulated GPUs.
+/// A session's options for so many GPUs.
 fn sim(gpus: usize) -> SessionOptions {
-    SessionOptions::on(Machine::simulated(gpus))
+    SessionOptions::on(crate::gpus::machine(gpus))
 }
 
 /// The graph's one problem.

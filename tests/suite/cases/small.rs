@@ -5,9 +5,9 @@ use turret::graph::{Graph, Init, Tensor, Variable, VariablePlacement};
 use turret::run::{Session, SessionOptions};
 use turret::train::{BuiltTowers, GradAndVar, Optimizer, Tower, Towers};
 
-/// A session on this many simulated GPUs, with all variables at their initial values.
+/// A session on this many GPUs, with all variables at their initial values.
 pub fn session(g: &Graph, gpus: usize) -> Session<'_> {
-    let options = SessionOptions::devices(&format!("sim:{gpus}")).unwrap();
+    let options = SessionOptions::on(crate::gpus::machine(gpus));
     let session = Session::new(g, options).unwrap_or_else(|e| panic!("{e}"));
     session.initialize().unwrap_or_else(|e| panic!("{e}"));
     session

@@ -3,7 +3,7 @@
 
 use super::random::Random;
 use turret::base::{Array, DType};
-use turret::device::{Machine, Peers};
+use turret::device::Peers;
 use turret::graph::{Graph, Init, Tensor, Variable};
 use turret::run::{Session, SessionOptions};
 
@@ -200,7 +200,7 @@ fn a_part_is_fed_beside_parts_that_are_computed() {
     let both = g.device("/gpu:0", || g.concat([parts[0], parts[1], parts[0]], 0));
     let feeds =
         [(x, Array::new(&[4], &[1f32, 2.0, 3.0, 4.0]).unwrap()), (parts[0], Array::new(&[2], &[8f32, 9.0]).unwrap())];
-    let s = Session::new(&g, SessionOptions::on(Machine::simulated(2))).unwrap();
+    let s = Session::new(&g, SessionOptions::on(crate::gpus::machine(2))).unwrap();
     let given: Vec<(Tensor<'_>, &Array)> = feeds.iter().map(|(t, a)| (*t, a)).collect();
     let got = s.run(&given, &[both, parts[0], parts[1]], &[]).unwrap();
     assert_eq!(got[0].to_f64(), [8.0, 9.0, 3.0, 4.0, 8.0, 9.0]);
@@ -227,7 +227,7 @@ fn random_graphs_give_the_same_bits_as_their_nodes_alone() {
         }
         g.check().unwrap_or_else(|e| panic!("graph {seed}: {e}"));
         let peers = w.random.pick(&[Peers::All, Peers::Pairs, Peers::None]);
-        let machine = Machine::simulated(w.gpus).with_peers(peers).with_host_threads(1 + seed as usize % 2);
+        let machine = crate::gpus::machine(w.gpus).with_peers(peers).with_host_threads(1 + seed as usize % 2);
         let s = Session::new(&g, SessionOptions::on(machine)).unwrap();
         s.initialize().unwrap_or_else(|e| panic!("graph {seed}: {e}"));
         for _ in 0..3 {

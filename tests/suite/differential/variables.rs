@@ -7,7 +7,6 @@
 use super::random::Random;
 use std::collections::BTreeSet;
 use turret::base::Array;
-use turret::device::Machine;
 use turret::graph::{Graph, Init, Operation, Tensor, Variable};
 use turret::run::{Session, SessionOptions};
 
@@ -153,7 +152,7 @@ fn reads_see_the_changes_that_they_depend_on_and_no_others() {
         let gpus = 1 + random.below(4);
         let program = Program::build(&g, &mut random, gpus);
         g.check().unwrap_or_else(|e| panic!("program {seed}: {e}"));
-        let s = Session::new(&g, SessionOptions::on(Machine::simulated(gpus).with_host_threads(1))).unwrap();
+        let s = Session::new(&g, SessionOptions::on(crate::gpus::machine(gpus).with_host_threads(1))).unwrap();
         s.initialize().unwrap();
         for run in 0..3 {
             let now: Vec<Vec<f32>> =
@@ -202,7 +201,7 @@ fn a_change_may_read_the_buffer_that_it_changes() {
     let first = a.assign(g.constant(3f32));
     let doubled = g.control_dependencies([first.op()], || a.assign_add(a.buffer()));
     let swapped = [a.assign(b.buffer()), b.assign(a.buffer())];
-    let s = Session::new(&g, SessionOptions::on(Machine::simulated(1))).unwrap();
+    let s = Session::new(&g, SessionOptions::on(crate::gpus::machine(1))).unwrap();
     s.initialize().unwrap();
     let out = s.run(&[], &[first, doubled, first], &[]).unwrap();
     assert_eq!(out.iter().map(|v| v.get_f64(0)).collect::<Vec<_>>(), [3.0, 6.0, 3.0]);
