@@ -6,7 +6,7 @@ use super::executable::{Layout, Loader, kernel_context};
 use crate::base::{Code, Diagnostic, Error, Result};
 use crate::device::cuda::{
     Addresses, Context, CudaBuffer, CudaCommand, CudaError, CudaErrorKind, CudaKernel, CudaLaunch, CudaStep, Event,
-    FailureText, Gpu, MapStep, PeerRoute, PinnedMemory, Placed, StepFailure, ThroughHost, Upload, load_kernel,
+    FailureText, Gpu, Graphs, MapStep, PeerRoute, PinnedMemory, Placed, StepFailure, ThroughHost, Upload, load_kernel,
     map_kernel, prepare_kernels, route,
 };
 use crate::device::{DeviceId, DeviceInfo, DeviceKind, DeviceMemory, Failure, FailureKind, Span};
@@ -54,9 +54,10 @@ impl CudaPart {
         let gpus = devices.iter().map(|d| open(loader, *d)).collect::<Result<Vec<_>>>()?;
         let mut part =
             PartWriter { schedule, layout, gpus, memory: Vec::new(), state: Vec::new(), scratch: Vec::new() };
-        part.pin(loader)?;
+        // Copies from and to pageable memory work too, but cannot be captured.
+        let pageable = part.pin(loader).err().map(|e| format!("host memory could not be pinned: {e}"));
         let described = part.describe(loader)?;
-        part.write(described, loader).map(Some)
+        part.write(described, pageable, loader).map(Some)
     }
 
     /// Points the plan at this run's feed.
@@ -162,20 +163,15 @@ impl PartWriter<'_> {
     }
 
     /// Pins the host memory that copies use.
-    fn pin(&self, loader: &mut Loader<'_>) -> Result<()> {
-        let host = loader.machine.device(DeviceId::HOST);
+    fn pin(&self, loader: &mut Loader<'_>) -> Result<(), CudaError> {
         let context = &self.gpus[0].context;
-        for memory in self.layout.memory.iter().filter(|(d, _)| d.is_host()) {
-            memory.1.pin(context).map_err(|e| cuda_error(host, e))?;
-        }
+        let mut memory = self.layout.memory.iter().filter(|(d, _)| d.is_host());
+        memory.try_for_each(|(_, m)| m.pin(context))?;
         let step = &self.schedule.step;
         for (node, copy) in step.copies() {
             let ends = [(copy.from, node.inputs[0]), (copy.to, node.outputs[0])];
-            for (_, value) in ends.iter().filter(|(d, _)| d.is_host()) {
-                if let Some(variable) = step.variable(*value) {
-                    loader.store.pin(variable, context).map_err(|e| cuda_error(host, e))?;
-                }
-            }
+            let variables = ends.iter().filter(|(d, _)| d.is_host()).filter_map(|(_, v)| step.variable(*v));
+            variables.into_iter().try_for_each(|v| loader.store.pin(v, context))?;
         }
         Ok(())
     }
@@ -240,7 +236,7 @@ impl PartWriter<'_> {
         Ok(state.address().addr() as u64)
     }
 
-    fn write(self, described: Described, loader: &mut Loader<'_>) -> Result<CudaPart> {
+    fn write(self, described: Described, pageable: Option<String>, loader: &mut Loader<'_>) -> Result<CudaPart> {
         let step = &self.schedule.step;
         let first = loader.machine.device(self.gpus[0].device);
         let of_driver = |e| cuda_error(first, e);
@@ -259,7 +255,14 @@ impl PartWriter<'_> {
         let mut segments = Vec::new();
         let mut writes = Vec::new();
         let mut segment_of = Vec::new();
-        for phase in &self.schedule.phases {
+        // By event: the phase that marks it.
+        let mut marked_in = vec![None; events.len()];
+        for (turn, phase) in self.schedule.phases.iter().enumerate() {
+            for event in phase.enqueued.iter().filter_map(|id| self.schedule.signals[id.index()]) {
+                marked_in[event as usize] = events[event as usize].as_ref().map(|_| turn);
+            }
+        }
+        for (turn, phase) in self.schedule.phases.iter().enumerate() {
             let mut commands = Vec::new();
             for &id in &phase.enqueued {
                 let node = step.node(id);
@@ -270,8 +273,9 @@ impl PartWriter<'_> {
                 let queue = self.schedule.queues[self.schedule.queue_of[id.index()]];
                 let gpu = self.gpu(queue.device);
                 let mut add = |command| commands.push(Placed { node: id.0, gpu, lane: queue.lane, command });
-                let waits = self.schedule.waits[id.index()].iter();
-                waits.map(|e| *e as usize).filter(|e| events[*e].is_some()).for_each(|e| add(CudaCommand::Wait(e)));
+                // What earlier phases enqueued is done.
+                let waits = self.schedule.waits[id.index()].iter().map(|e| *e as usize);
+                waits.filter(|e| marked_in[*e] == Some(turn)).for_each(|e| add(CudaCommand::Wait(e)));
                 let info = loader.machine.device(queue.device);
                 match &node.kind {
                     StepNodeKind::Op => {
@@ -316,7 +320,11 @@ impl PartWriter<'_> {
         written.dedup();
         let feeds = &step.pruned.signature.feeds;
         let feed_bytes = feeds.iter().map(|f| f.dims.iter().product::<usize>() * f.dtype.size()).collect();
-        let graphs = loader.cuda_options.graphs;
+        let graphs = match pageable {
+            Some(why) if loader.cuda_options.graphs => Graphs::Refused(why),
+            _ if loader.cuda_options.graphs => Graphs::On,
+            _ => Graphs::Off,
+        };
         let step = CudaStep::new(self.gpus, events, segments, uploads, failure, graphs).map_err(of_driver)?;
         Ok(CudaPart {
             step,

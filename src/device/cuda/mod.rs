@@ -27,7 +27,7 @@ pub use identity::{CudaIdentity, identities};
 pub use libraries::{LIBRARY_FOLDER, Library, device_count, driver_version, find};
 pub use load::{Addresses, load_kernel, prepare_kernels};
 pub use map::{MapStep, Operand, map_kernel};
-pub use step::{CudaCommand, CudaStep, KernelCall, Placed, StepFailure, ThroughHost, Upload};
+pub use step::{CudaCommand, CudaStep, Graphs, KernelCall, Placed, StepFailure, ThroughHost, Upload};
 pub use trace::{GpuSpan, Trace};
 
 /// What stands before the kernels of every module.

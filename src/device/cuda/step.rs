@@ -98,6 +98,17 @@ pub struct Upload {
     pub to: (u64, usize),
 }
 
+/// Whether segments that ran before are replayed as CUDA graphs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Graphs {
+    /// They are.
+    On,
+    /// They are not, as was asked.
+    Off,
+    /// They cannot be: why.
+    Refused(String),
+}
+
 /// Why a step's work failed.
 #[derive(Clone, Debug)]
 pub struct StepFailure {
@@ -121,7 +132,7 @@ pub struct CudaStep {
     uploaded: Vec<Option<Event>>,
     /// Word 0: a check failed; word `1 + node`: where and on what.
     failure: Option<PinnedMemory>,
-    graphs: bool,
+    graphs: Graphs,
 }
 
 struct Segment {
@@ -169,7 +180,7 @@ impl CudaStep {
         segments: Vec<Vec<Placed>>,
         uploads: Vec<Upload>,
         failure: Option<PinnedMemory>,
-        graphs: bool,
+        graphs: Graphs,
     ) -> CudaResult<CudaStep> {
         let segments = segments.into_iter().map(|c| Segment::new(c, &gpus)).collect::<CudaResult<_>>()?;
         let fed = |gpu: usize| uploads.iter().any(|u| u.gpu == gpu);
@@ -197,7 +208,10 @@ impl CudaStep {
 
     /// Why segments are not replayed as graphs though they were to be.
     pub fn refused(&self) -> Option<String> {
-        self.segments.iter().find_map(|s| s.lock().refused.clone())
+        match &self.graphs {
+            Graphs::Refused(why) => Some(why.clone()),
+            _ => self.segments.iter().find_map(|s| s.lock().refused.clone()),
+        }
     }
 
     /// True if a segment is launched as a graph: a launch that fails has changed nothing.
@@ -254,7 +268,7 @@ impl CudaStep {
             self.enqueue(part, Some(&mut trace))?;
             return Ok(Some(trace));
         }
-        let can_replay = self.graphs && replay.refused.is_none();
+        let can_replay = self.graphs == Graphs::On && replay.refused.is_none();
         if can_replay && replay.graph.is_none() && replay.runs > 0 {
             match self.capture(part) {
                 Ok(graph) => replay.graph = Some(graph),
