@@ -98,6 +98,11 @@ struct DeviceRow {
     physical: String,
     memory_bytes: Option<u64>,
     full_name: String,
+    /// A CUDA GPU's number or identifier before `CUDA_VISIBLE_DEVICES`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    physical_index: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pci: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -124,6 +129,8 @@ impl Rows {
             physical: d.physical(),
             memory_bytes: memory_bytes(d),
             full_name: d.name.to_string(),
+            physical_index: d.cuda.as_ref().map(|c| c.physical.clone()),
+            pci: d.cuda.as_ref().map(|c| c.pci.clone()),
         });
         let pairs = all.iter().enumerate().flat_map(|(i, a)| all[i + 1..].iter().map(move |b| (a, b)));
         let links = pairs.map(|(a, b)| LinkRow {

@@ -1,8 +1,8 @@
-//! Machines and what runs on them: the host, simulated GPUs, their memory, queues, kernels and programs.
+//! Machines and what runs on them: the host, simulated GPUs, CUDA GPUs; their memory, queues, kernels and programs.
 //!
-//! A step is one [`Program`] per device: launches, copies, waits and signals over buffers whose places are fixed. The
-//! receiving device copies. A backend for real GPUs keeps these terms: its memory is out of the host's reach (hence
-//! [`DeviceMemory`] with `read` and `write`), its queue is a stream, its events are the device's.
+//! On the host and on simulated GPUs a step is one [`Program`] per device: launches, copies, waits and signals over
+//! buffers whose places are fixed; the receiving device copies. On CUDA GPUs it is one [`cuda::CudaStep`] for all of
+//! them: the same terms, where a queue is a stream and an event is the driver's.
 //!
 //! Invariant: nothing here knows of graphs; a device runs prepared kernels over buffers.
 

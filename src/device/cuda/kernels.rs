@@ -129,20 +129,55 @@ fn compile(text: &str, capability: i32) -> CudaResult<Vec<u8>> {
     let source = CString::new(text).map_err(|_| CudaError::refused("nvrtcCreateProgram", "a zero byte in a kernel"))?;
     let failed = |call, e: nvrtc::NvrtcError| CudaError::refused(call, format!("{:?}", e.0));
     let program = nvrtc::create_program(&source, Some(c"turret.cu")).map_err(|e| failed("nvrtcCreateProgram", e))?;
-    let mut options = vec![format!("--gpu-architecture=sm_{capability}")];
+    let target = Target::of(capability);
+    let mut options = vec![target.option()];
     options.extend(OPTIONS.map(String::from));
     // SAFETY: the program lives until it is destroyed below; the buffers have the sizes that NVRTC told.
     unsafe {
         let compiled = nvrtc::compile_program(program, &options);
         let image = match compiled {
+            Ok(()) if target.is_ptx => {
+                let text = nvrtc::get_ptx(program).map_err(|e| failed("nvrtcGetPTX", e));
+                text.map(|t| t.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect())
+            }
             Ok(()) => cubin(program),
             Err(e) => {
                 let log = nvrtc::get_program_log(program).map(|l| log_text(&l)).unwrap_or_default();
-                Err(CudaError::refused("nvrtcCompileProgram", format!("{:?} for sm_{capability}: {log}", e.0)))
+                Err(CudaError::refused("nvrtcCompileProgram", format!("{:?} for {}: {log}", e.0, target.option())))
             }
         };
         let _ = nvrtc::destroy_program(program);
         image
+    }
+}
+
+/// What to compile for.
+struct Target {
+    capability: i32,
+    /// Text for the driver's own compiler, where the card is newer than NVRTC.
+    is_ptx: bool,
+}
+
+impl Target {
+    fn of(capability: i32) -> Target {
+        let mut count = 0;
+        // SAFETY: the first call tells how long the list of the second is.
+        let known = unsafe {
+            let said = sys::nvrtcGetNumSupportedArchs(&mut count);
+            let mut list = vec![0; usize::try_from(count).unwrap_or(0)];
+            let both = said.result().and_then(|()| sys::nvrtcGetSupportedArchs(list.as_mut_ptr()).result());
+            both.map(|()| list).unwrap_or_default()
+        };
+        let newest = known.iter().copied().filter(|a| *a <= capability).max();
+        match newest {
+            Some(newest) if newest < capability => Target { capability: newest, is_ptx: true },
+            _ => Target { capability, is_ptx: false },
+        }
+    }
+
+    fn option(&self) -> String {
+        let kind = if self.is_ptx { "compute" } else { "sm" };
+        format!("--gpu-architecture={kind}_{}", self.capability)
     }
 }
 
