@@ -19,7 +19,8 @@ impl Standin {
     }
 
     fn at(path: &Path) -> Result<Standin, String> {
-        let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| format!("{} has a zero byte", path.display()))?;
+        let name = CString::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|_| format!("{} has a zero byte", path.display()))?;
         // SAFETY: loading the library runs none of its code.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) } as usize;
         if handle == 0 { Err(format!("cannot load {}", path.display())) } else { Ok(Standin { handle }) }
@@ -48,20 +49,27 @@ impl Standin {
         self.count(c"standin_bytes", kind)
     }
 
-    /// Races found so far.
+    /// Races found so far, and in what is pending, which runs now (a GPU would have run it by itself).
     pub fn race_count(&self) -> u64 {
         // SAFETY: the function is of this type.
         unsafe { std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn() -> u64>(self.symbol(c"standin_races"))() }
     }
 
-    /// The texts of the races, oldest first, at most 1000.
+    /// The texts of the races, oldest first, at most 1000; what is pending runs first.
     pub fn races(&self) -> Vec<String> {
+        self.race_count();
         type Get = unsafe extern "C" fn(usize, *mut u8, usize) -> usize;
         let mut buffer = [0u8; 1024];
         let mut texts = Vec::new();
         loop {
             // SAFETY: the function is of this type, and the buffer is as long as told.
-            let n = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Get>(self.symbol(c"standin_race"))(texts.len(), buffer.as_mut_ptr(), buffer.len()) };
+            let n = unsafe {
+                std::mem::transmute::<*mut std::ffi::c_void, Get>(self.symbol(c"standin_race"))(
+                    texts.len(),
+                    buffer.as_mut_ptr(),
+                    buffer.len(),
+                )
+            };
             if n == 0 {
                 return texts;
             }
@@ -95,13 +103,21 @@ impl Standin {
     /// Whether races fail the context (as from the start) or are only counted.
     pub fn races_fail(&self, fail: bool) {
         // SAFETY: the function is of this type.
-        unsafe { std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn(c_int)>(self.symbol(c"standin_races_fail"))(c_int::from(fail)) }
+        unsafe {
+            std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn(c_int)>(self.symbol(c"standin_races_fail"))(
+                c_int::from(fail),
+            )
+        }
     }
 
     /// How long a collective waits for its other ranks, in milliseconds.
     pub fn patience(&self, milliseconds: u64) {
         // SAFETY: the function is of this type.
-        unsafe { std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn(u64)>(self.symbol(c"standin_patience"))(milliseconds) }
+        unsafe {
+            std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn(u64)>(self.symbol(c"standin_patience"))(
+                milliseconds,
+            )
+        }
     }
 
     /// Drops faults, pending work, errors that stay, lost GPUs, races and counts. What is allocated stays.

@@ -24,9 +24,7 @@ macro_rules! codes {
 codes! {
     INVALID_VALUE = 1, "invalid argument";
     OUT_OF_MEMORY = 2, "out of memory";
-    NOT_INITIALIZED = 3, "initialization error";
     DEVICE_UNAVAILABLE = 46, "CUDA-capable device(s) is/are busy or unavailable";
-    NO_DEVICE = 100, "no CUDA-capable device is detected";
     INVALID_DEVICE = 101, "invalid device ordinal";
     INVALID_IMAGE = 200, "device kernel image is invalid";
     INVALID_CONTEXT = 201, "invalid device context";
@@ -38,7 +36,6 @@ codes! {
     LAUNCH_OUT_OF_RESOURCES = 701, "too many resources requested for launch";
     PEER_ACCESS_ALREADY_ENABLED = 704, "peer access is already enabled";
     PEER_ACCESS_NOT_ENABLED = 705, "peer access has not been enabled";
-    CONTEXT_IS_DESTROYED = 709, "context is destroyed";
     HOST_MEMORY_ALREADY_REGISTERED = 712, "part or all of the requested memory range is already mapped";
     HOST_MEMORY_NOT_REGISTERED = 713, "pointer does not correspond to a registered memory region";
     MISALIGNED_ADDRESS = 716, "misaligned address";
@@ -54,7 +51,6 @@ codes! {
     STREAM_CAPTURE_IMPLICIT = 906, "operation would make the legacy stream depend on a capturing blocking stream";
     CAPTURED_EVENT = 907, "operation not permitted on an event last recorded in a capturing stream";
     STREAM_CAPTURE_WRONG_THREAD = 908, "attempt to terminate a thread-local capture sequence from another thread";
-    UNKNOWN = 999, "unknown error";
 }
 
 /// Why an operation failed when it ran, or why a call is refused: the code, and a sentence for the log.

@@ -47,10 +47,13 @@ pub unsafe extern "C" fn standin_bytes(kind: *const c_char) -> u64 {
     Held::take().bytes.get(kind.as_str()).copied().unwrap_or(0)
 }
 
-/// Races found so far.
+/// Races found so far, and in what is pending, which runs now.
 #[unsafe(no_mangle)]
 pub extern "C" fn standin_races() -> u64 {
-    Held::take().races.count
+    let mut held = Held::take();
+    let pending: Vec<_> = held.ops.keys().copied().collect();
+    held.force(&pending);
+    held.races.count
 }
 
 /// The text of a race; its length, or 0 when there is none.

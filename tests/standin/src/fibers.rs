@@ -4,8 +4,10 @@
 //! worker is put aside and another one goes on with the threads that have not started. A barrier that some threads never
 //! reach is an error here, while a GPU may hang or go on. A kernel that touches what it may not is left where it is.
 
+#![allow(clippy::needless_borrow)] // Borrows of what a raw pointer leads to are written out, as rustc wants them.
+
 use crate::bridge::{BRIDGE, Bridge, IN_KERNEL, LIVE, Place, Shared};
-use crate::codes::{Failure, ILLEGAL_ADDRESS, LAUNCH_FAILED, MISALIGNED_ADDRESS};
+use crate::codes::{Code, Failure, ILLEGAL_ADDRESS, LAUNCH_FAILED, MISALIGNED_ADDRESS};
 use crate::races::Span;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
@@ -83,14 +85,27 @@ static SCHEDULER: Shared<Scheduler> = Shared::new(Scheduler {
 });
 
 /// The thread that runs a kernel, as `pthread_self` names it.
-static RUNNER: AtomicUsize = AtomicUsize::new(0);
+pub static RUNNER: AtomicUsize = AtomicUsize::new(0);
 
 /// Saves the callee's registers and the stack pointer, and goes on with another stack.
 #[unsafe(naked)]
 unsafe extern "C" fn switch(save: *mut usize, to: usize) {
     core::arch::naked_asm!(
-        "push rbp", "push rbx", "push r12", "push r13", "push r14", "push r15", "mov [rdi], rsp", "mov rsp, rsi",
-        "pop r15", "pop r14", "pop r13", "pop r12", "pop rbx", "pop rbp", "ret"
+        "push rbp",
+        "push rbx",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        "mov [rdi], rsp",
+        "mov rsp, rsi",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
+        "ret"
     )
 }
 
@@ -167,9 +182,15 @@ impl Scheduler {
 }
 
 /// Prepares for a kernel's blocks.
-pub fn start(entry: Entry, arguments: *mut *mut c_void, place: *mut Place, slices: usize, registered: Vec<(usize, usize)>) {
+pub fn start(
+    entry: Entry,
+    arguments: *mut *mut c_void,
+    place: *mut Place,
+    slices: usize,
+    registered: Vec<(usize, usize)>,
+) {
     static HANDLER: Once = Once::new();
-    HANDLER.call_once(install_handler);
+    HANDLER.call_once(crate::signals::install);
     // SAFETY: the driver's lock is held and no kernel runs.
     let s = unsafe { &mut *scheduler() };
     (s.entry, s.arguments, s.place, s.slices, s.registered) = (Some(entry), arguments, place, slices, registered);
@@ -193,7 +214,7 @@ pub fn run_block() -> Result<(), Failure> {
         let s = scheduler();
         let b = bridge();
         let count = (*b).count as usize;
-        while (&mut (*s).warps).len() < count.div_ceil(32) {
+        while (&(*s).warps).len() < count.div_ceil(32) {
             (&mut (*s).warps).push(Vec::new());
         }
         loop {
@@ -224,7 +245,10 @@ pub fn run_block() -> Result<(), Failure> {
                 }
                 Why::Abandoned => {
                     (*s).reset();
-                    return Err((*s).failure.take().unwrap_or_else(|| Failure::new(LAUNCH_FAILED, "the kernel was left")));
+                    return Err((*s)
+                        .failure
+                        .take()
+                        .unwrap_or_else(|| Failure::new(LAUNCH_FAILED, "the kernel was left")));
                 }
             }
         }
@@ -284,11 +308,19 @@ pub extern "C" fn sync_warp(mask: c_uint, what: c_int, value: u64, from: c_int) 
         let threads = ((*bridge()).count - warp as u32 * 32).min(32);
         let there = if threads == 32 { u32::MAX } else { (1 << threads) - 1 };
         if mask & (1 << own) == 0 {
-            abandon(Failure::new(LAUNCH_FAILED, format!("lane {own} calls a warp's function with mask {mask:#x}, which leaves it out")));
+            abandon(Failure::new(
+                LAUNCH_FAILED,
+                format!("lane {own} calls a warp's function with mask {mask:#x}, which leaves it out"),
+            ));
         }
         let gone = (*bridge()).done[warp] & mask;
         if gone != 0 {
-            abandon(Failure::new(LAUNCH_FAILED, format!("divergent warp: lanes {gone:#x} of mask {mask:#x} have returned; let all of them reach the function")));
+            abandon(Failure::new(
+                LAUNCH_FAILED,
+                format!(
+                    "divergent warp: lanes {gone:#x} of mask {mask:#x} have returned; let all of them reach the function"
+                ),
+            ));
         }
         let groups = &mut (&mut (*s).warps)[warp];
         let i = groups.iter().position(|g| g.mask == mask && g.what == what).unwrap_or_else(|| {
@@ -297,7 +329,8 @@ pub extern "C" fn sync_warp(mask: c_uint, what: c_int, value: u64, from: c_int) 
         });
         let group = &mut groups[i];
         group.arrived |= 1 << own;
-        (group.fibers[own as usize], group.values[own as usize], group.from[own as usize]) = (current, value, (from & 31) as u8);
+        (group.fibers[own as usize], group.values[own as usize], group.from[own as usize]) =
+            (current, value, (from & 31) as u8);
         if group.arrived == mask & there {
             let group = groups.swap_remove(i);
             let lanes = (0..32usize).filter(|l| group.arrived >> l & 1 == 1);
@@ -342,7 +375,10 @@ pub extern "C" fn bad(at: *const c_void, n: usize, bits: c_uint) {
         let who = format!("thread {:?} of block {:?} {what} {n} bytes at {address:#x}", place.thread, place.block);
         let slice = (host - (*b).base) >> (*b).slice_shift;
         if (*b).reach >> slice & 1 == 0 {
-            abandon(Failure::new(ILLEGAL_ADDRESS, format!("{who}, memory of GPU {slice}, to which it has no peer access")));
+            abandon(Failure::new(
+                ILLEGAL_ADDRESS,
+                format!("{who}, memory of GPU {slice}, to which it has no peer access"),
+            ));
         }
         let live = (0..n).all(|i| *(*b).shadow.add(host - (*b).base + i) & LIVE != 0);
         if !live {
@@ -352,7 +388,8 @@ pub extern "C" fn bad(at: *const c_void, n: usize, bits: c_uint) {
     }
 }
 
-fn translated(address: usize) -> Option<usize> {
+/// The place of a device address, live or not.
+pub fn translated(address: usize) -> Option<usize> {
     // SAFETY: the bridge is set up.
     let (base, shift, slices) = unsafe { ((*bridge()).base, (*bridge()).slice_shift, (*scheduler()).slices) };
     let (tag, offset) = (address >> 56, address & ((1 << 56) - 1));
@@ -368,7 +405,7 @@ pub extern "C" fn outside(at: *const c_void, n: usize, bits: c_uint) {
             let b = bridge();
             let offset = host - (*b).base;
             let live = (0..n).all(|i| *(*b).shadow.add(offset + i) & LIVE != 0);
-            if !live || (*b).reach >> (offset >> (*b).slice_shift) & 1 == 0 || offset % n != 0 {
+            if !live || (*b).reach >> (offset >> (*b).slice_shift) & 1 == 0 || !offset.is_multiple_of(n) {
                 bad(host as *const c_void, n, bits);
             }
             (0..n).for_each(|i| *(*b).shadow.add(offset + i) |= bits as u8);
@@ -390,78 +427,32 @@ pub extern "C" fn outside(at: *const c_void, n: usize, bits: c_uint) {
             _ => s.outside.push(Span { lo: address, hi: address + n, bits: bits as u8 }),
         }
     } else if address >> 47 != 0 {
-        abandon(Failure::new(ILLEGAL_ADDRESS, format!("the kernel follows {address:#x}, which is no address of a GPU or of pinned memory")));
+        abandon(Failure::new(
+            ILLEGAL_ADDRESS,
+            format!("the kernel follows {address:#x}, which is no address of a GPU or of pinned memory"),
+        ));
     }
 }
 
-static mut OLD: [std::mem::MaybeUninit<libc::sigaction>; 3] = [const { std::mem::MaybeUninit::uninit() }; 3];
-const SIGNALS: [c_int; 3] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE];
-
-fn install_handler() {
-    for (i, signal) in SIGNALS.iter().enumerate() {
-        // SAFETY: the handler is kept for the life of the process; the old ones are kept to be called.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = on_fault as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            let old = &raw mut OLD;
-            libc::sigaction(*signal, &action, (*old)[i].as_mut_ptr());
-        }
-    }
-}
-
-extern "C" fn abandon_fault() -> ! {
+/// Goes on in the scheduler after a fault, whose message is set already.
+pub extern "C" fn abandoned() -> ! {
     loop {
         leave(Why::Abandoned);
     }
 }
 
-/// A fault in a kernel: a device address that was loaded from memory is put right in the registers, and the access is
-/// tried again; anything else ends the kernel. Faults elsewhere are passed on.
-extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives valid pointers; in a kernel this thread holds the driver's lock.
+/// Notes why the running thread cannot go on; the end of its stack.
+///
+/// # Safety
+/// Called while a fiber runs, on its OS thread.
+pub unsafe fn fail_current(code: Code, message: &str) -> usize {
+    // SAFETY: the scheduler waits for the fiber.
     unsafe {
-        let own = libc::pthread_self() as usize == RUNNER.load(Ordering::Relaxed);
-        if !IN_KERNEL.load(Ordering::Relaxed) || !own {
-            let old = &raw const OLD;
-            let i = SIGNALS.iter().position(|s| *s == signal).unwrap_or(0);
-            let action = (*old)[i].assume_init_ref();
-            match action.sa_sigaction {
-                libc::SIG_DFL | libc::SIG_IGN => drop(libc::signal(signal, libc::SIG_DFL)),
-                handler if action.sa_flags & libc::SA_SIGINFO != 0 => {
-                    let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = std::mem::transmute(handler);
-                    handler(signal, info, context);
-                }
-                handler => {
-                    let handler: extern "C" fn(c_int) = std::mem::transmute(handler);
-                    handler(signal);
-                }
-            }
-            return;
-        }
-        let registers = &mut (*(context as *mut libc::ucontext_t)).uc_mcontext.gregs;
-        if signal == libc::SIGSEGV {
-            let mut changed = false;
-            for register in 0..libc::REG_RSP as usize {
-                if let Some(host) = translated(registers[register] as usize) {
-                    registers[register] = host as i64;
-                    changed = true;
-                }
-            }
-            if changed {
-                return;
-            }
-        }
         let s = scheduler();
         let place = *(*s).place;
-        let who = format!("thread {:?} of block {:?}", place.thread, place.block);
-        (*s).failure = Some(match signal {
-            libc::SIGFPE => Failure::new(LAUNCH_FAILED, format!("{who} divides an integer by zero")),
-            _ => Failure::new(ILLEGAL_ADDRESS, format!("{who} follows a pointer to nowhere ({:#x})", (*info).si_addr() as usize)),
-        });
+        (*s).failure =
+            Some(Failure::new(code, format!("thread {:?} of block {:?} {message}", place.thread, place.block)));
         let current = (*s).current;
-        let top = ((&(*s).fibers)[current].stack + STACK) & !15;
-        registers[libc::REG_RSP as usize] = (top - 264) as i64;
-        registers[libc::REG_RIP as usize] = abandon_fault as *const () as usize as i64;
+        ((&(*s).fibers)[current].stack + STACK) & !15
     }
 }

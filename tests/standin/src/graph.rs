@@ -5,8 +5,9 @@
 
 use crate::clock::Clock;
 use crate::codes::{
-    CAPTURED_EVENT, Code, INVALID_HANDLE, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES, NOT_PERMITTED, OUT_OF_MEMORY, STREAM_CAPTURE_INVALIDATED,
-    STREAM_CAPTURE_ISOLATION, STREAM_CAPTURE_MERGE, STREAM_CAPTURE_UNJOINED, STREAM_CAPTURE_UNMATCHED, STREAM_CAPTURE_UNSUPPORTED, STREAM_CAPTURE_WRONG_THREAD,
+    CAPTURED_EVENT, Code, INVALID_HANDLE, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES, NOT_PERMITTED, OUT_OF_MEMORY,
+    STREAM_CAPTURE_INVALIDATED, STREAM_CAPTURE_ISOLATION, STREAM_CAPTURE_MERGE, STREAM_CAPTURE_UNJOINED,
+    STREAM_CAPTURE_UNMATCHED, STREAM_CAPTURE_UNSUPPORTED, STREAM_CAPTURE_WRONG_THREAD,
 };
 use crate::queue::{OpId, Work, op};
 use crate::state::{Event, Held, State, say};
@@ -73,7 +74,10 @@ impl State {
         }
         let id = self.id();
         let thread = std::thread::current().id();
-        self.captures.insert(id, Capture { origin: stream, mode, thread, streams: vec![stream], nodes: Vec::new(), broken: None });
+        self.captures.insert(
+            id,
+            Capture { origin: stream, mode, thread, streams: vec![stream], nodes: Vec::new(), broken: None },
+        );
         self.set_capture(stream, Some(id), Vec::new());
         Ok(())
     }
@@ -108,7 +112,14 @@ impl State {
         Err(STREAM_CAPTURE_UNSUPPORTED)
     }
 
-    fn node(&mut self, stream: u64, label: &str, work: Work, waits: Option<u64>, records: Option<u64>) -> Result<usize, Code> {
+    fn node(
+        &mut self,
+        stream: u64,
+        label: &str,
+        work: Work,
+        waits: Option<u64>,
+        records: Option<u64>,
+    ) -> Result<usize, Code> {
         let s = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
         let capture = s.capture.and_then(|c| self.captures.get_mut(&c)).ok_or(STREAM_CAPTURE_INVALIDATED)?;
         if capture.broken.is_some() {
@@ -208,7 +219,10 @@ impl State {
                 todo.extend(&capture.nodes[n].deps);
             }
         }
-        let loose = capture.streams.iter().find(|k| self.streams.get(k).is_some_and(|s| s.frontier.iter().any(|n| !joined.contains(n))));
+        let loose = capture
+            .streams
+            .iter()
+            .find(|k| self.streams.get(k).is_some_and(|s| s.frontier.iter().any(|n| !joined.contains(n))));
         let loose = loose.map(|k| self.streams[k].name.clone());
         let Some(capture) = self.captures.remove(&id) else { return Err(STREAM_CAPTURE_INVALIDATED) };
         capture.streams.iter().for_each(|k| self.set_capture(*k, None, Vec::new()));
@@ -217,7 +231,10 @@ impl State {
             return Err(STREAM_CAPTURE_INVALIDATED);
         }
         if let Some(name) = loose {
-            say(&format!("{name} has captured work that {} does not wait for; record an event there and wait for it", "the first stream"));
+            say(&format!(
+                "{name} has captured work that {} does not wait for; record an event there and wait for it",
+                "the first stream"
+            ));
             return Err(STREAM_CAPTURE_UNJOINED);
         }
         let graph = self.id();
@@ -245,7 +262,10 @@ impl State {
         let (nodes, lanes) = (Arc::new(g.nodes.clone()), g.lanes);
         let e = self.execs.get_mut(&exec).ok_or(INVALID_HANDLE)?;
         let same = |a: &Node, b: &Node| a.deps == b.deps && a.context == b.context;
-        if lanes != e.slots.len() || nodes.len() != e.nodes.len() || !nodes.iter().zip(e.nodes.iter()).all(|(a, b)| same(a, b)) {
+        if lanes != e.slots.len()
+            || nodes.len() != e.nodes.len()
+            || !nodes.iter().zip(e.nodes.iter()).all(|(a, b)| same(a, b))
+        {
             return Ok(false);
         }
         e.nodes = nodes;
@@ -301,10 +321,18 @@ impl Held {
                 clock.join(&event.clock);
             }
             let time = self.clocks.tick(slots[node.lane], &mut clock);
-            let made_op = op(deps, node.context, node.label.clone(), slots[node.lane], time, clock.clone(), node.work.clone());
+            let made_op =
+                op(deps, node.context, node.label.clone(), slots[node.lane], time, clock.clone(), node.work.clone());
             self.submit(id, made_op)?;
             if let Some(event) = node.records.and_then(|e| self.events.get_mut(&e)) {
-                *event = Event { ops: vec![id], clock: clock.clone(), recorded: true, captured: None, at: None, ..std::mem::take(event) };
+                *event = Event {
+                    ops: vec![id],
+                    clock: clock.clone(),
+                    recorded: true,
+                    captured: None,
+                    at: None,
+                    ..std::mem::take(event)
+                };
             }
             end.join(&clock);
             made.push((id, clock));

@@ -18,7 +18,9 @@ pub fn library() -> Result<PathBuf, String> {
     let folders = program.ancestors().skip(1).take(3).flat_map(|f| [f.to_path_buf(), f.join("deps")]);
     let found: Vec<PathBuf> = folders.map(|f| f.join(LIBRARY)).filter(|p| p.exists()).collect();
     let newest = found.into_iter().max_by_key(|p| std::fs::metadata(p).and_then(|m| m.modified()).ok());
-    newest.ok_or_else(|| format!("no {LIBRARY} near {}; build it with `cargo build -p turret-standin`", program.display()))
+    newest.ok_or_else(|| {
+        format!("no {LIBRARY} near {}; build it with `cargo build -p turret-standin`", program.display())
+    })
 }
 
 /// Fills a folder with the five libraries. Several processes may do so at the same time.
@@ -32,7 +34,8 @@ pub fn install(dir: &Path) -> Result<(), String> {
     std::fs::create_dir_all(dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
     let mark = dir.join("turret-standin.path");
     let stubs = NAMES.map(|n| dir.join(format!("lib{n}.so")));
-    let whole = std::fs::read(&mark).is_ok_and(|m| m == library.as_os_str().as_encoded_bytes()) && stubs.iter().all(|s| s.exists());
+    let whole = std::fs::read(&mark).is_ok_and(|m| m == library.as_os_str().as_encoded_bytes())
+        && stubs.iter().all(|s| s.exists());
     if whole {
         return Ok(());
     }
@@ -48,7 +51,11 @@ pub fn install(dir: &Path) -> Result<(), String> {
             .output()
             .map_err(|e| format!("cannot run {compiler}: {e}"))?;
         if !output.status.success() {
-            return Err(format!("{compiler} cannot make {}: {}", stub.display(), String::from_utf8_lossy(&output.stderr).trim()));
+            return Err(format!(
+                "{compiler} cannot make {}: {}",
+                stub.display(),
+                String::from_utf8_lossy(&output.stderr).trim()
+            ));
         }
         std::fs::rename(&temporary, stub).map_err(|e| format!("cannot write {}: {e}", stub.display()))?;
         first.get_or_insert_with(|| stub.clone());
@@ -63,7 +70,8 @@ pub fn install(dir: &Path) -> Result<(), String> {
 pub fn preload(dir: &Path) -> Result<(), String> {
     for name in NAMES {
         let path = dir.join(format!("lib{name}.so"));
-        let text = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| format!("{} has a zero byte", path.display()))?;
+        let text = CString::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|_| format!("{} has a zero byte", path.display()))?;
         // SAFETY: loading the library runs none of its code.
         let handle = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {

@@ -1,7 +1,9 @@
 //! Modules of kernels that were compiled for the host, and launching them.
 
 use crate::bridge::{BRIDGE, Bridge, Place};
-use crate::codes::{Code, Failure, ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES, NOT_FOUND};
+use crate::codes::{
+    Code, Failure, ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES, NOT_FOUND,
+};
 use crate::fibers;
 use crate::queue::{Touch, Work};
 use crate::state::{State, say};
@@ -129,7 +131,10 @@ impl Module {
     pub fn kernel(&self, name: &str) -> Result<Arc<Kernel>, Code> {
         self.kernels.iter().find(|k| k.name == name).cloned().ok_or_else(|| {
             let names: Vec<&str> = self.kernels.iter().map(|k| k.name.as_str()).collect();
-            say(&format!("no kernel '{name}' in the module; it has {}; only `extern \"C\"` kernels keep their name", names.join(", ")));
+            say(&format!(
+                "no kernel '{name}' in the module; it has {}; only `extern \"C\"` kernels keep their name",
+                names.join(", ")
+            ));
             NOT_FOUND
         })
     }
@@ -149,10 +154,16 @@ fn check(function: &Function, shape: Shape) -> Result<(), Code> {
     let [x, y, z] = shape.block;
     let threads = [x, y, z].iter().fold(1u32, |a, b| a.saturating_mul(*b));
     if threads == 0 || threads > MAX_THREADS || z > 64 {
-        return wrong(INVALID_VALUE, format!("block {:?} has {threads} threads, want 1 to {MAX_THREADS}, at most 64 in z", shape.block));
+        return wrong(
+            INVALID_VALUE,
+            format!("block {:?} has {threads} threads, want 1 to {MAX_THREADS}, at most 64 in z", shape.block),
+        );
     }
     if shape.shared > function.dynamic {
-        let message = format!("{} bytes of shared memory, at most {} were asked for; set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", shape.shared, function.dynamic);
+        let message = format!(
+            "{} bytes of shared memory, at most {} were asked for; set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
+            shape.shared, function.dynamic
+        );
         return wrong(INVALID_VALUE, message);
     }
     let bytes: u32 = function.kernel.sizes.iter().map(|s| s.next_multiple_of(8)).sum();
@@ -166,11 +177,20 @@ fn check(function: &Function, shape: Shape) -> Result<(), Code> {
 ///
 /// # Safety
 /// `parameters` points to as many pointers as the kernel has parameters, each to a value of its size.
-pub unsafe fn launch(state: &mut State, handle: u64, shape: Shape, stream: u64, parameters: *mut *mut c_void) -> Result<(), Code> {
+pub unsafe fn launch(
+    state: &mut State,
+    handle: u64,
+    shape: Shape,
+    stream: u64,
+    parameters: *mut *mut c_void,
+) -> Result<(), Code> {
     let function = state.functions.get(&handle).ok_or(INVALID_HANDLE)?;
     let (own, theirs) = (function.context, state.streams[&stream].context);
     if own != theirs {
-        say(&format!("kernel {} is of context {own:#x} and the stream of {theirs:#x}; load the module in the stream's context", function.name()));
+        say(&format!(
+            "kernel {} is of context {own:#x} and the stream of {theirs:#x}; load the module in the stream's context",
+            function.name()
+        ));
         return Err(INVALID_HANDLE);
     }
     check(function, shape)?;
@@ -184,7 +204,9 @@ pub unsafe fn launch(state: &mut State, handle: u64, shape: Shape, stream: u64, 
         return Err(INVALID_VALUE);
     }
     // SAFETY: the caller gives a pointer to a value of the size for each parameter.
-    let value = |(i, n): (usize, &u32)| unsafe { std::slice::from_raw_parts(*parameters.add(i) as *const u8, *n as usize).to_vec() };
+    let value = |(i, n): (usize, &u32)| unsafe {
+        std::slice::from_raw_parts(*parameters.add(i) as *const u8, *n as usize).to_vec()
+    };
     let arguments: Vec<Vec<u8>> = kernel.sizes.iter().enumerate().map(value).collect();
     let label = format!("kernel {}", kernel.name);
     let work = Arc::new(move |state: &mut State, touch: &mut Touch| run(state, touch, &kernel, shape, &arguments));
@@ -209,7 +231,13 @@ fn translate(state: &State, bytes: &[u8], kind: u8) -> Vec<u64> {
     words
 }
 
-fn run(state: &mut State, touch: &mut Touch, kernel: &Kernel, shape: Shape, arguments: &[Vec<u8>]) -> Result<(), Failure> {
+fn run(
+    state: &mut State,
+    touch: &mut Touch,
+    kernel: &Kernel,
+    shape: Shape,
+    arguments: &[Vec<u8>],
+) -> Result<(), Failure> {
     if state.faults.kernel(&kernel.name) {
         return Err(Failure::new(ILLEGAL_ADDRESS, "it fails by the fault that was asked for"));
     }
@@ -239,7 +267,11 @@ fn run(state: &mut State, touch: &mut Touch, kernel: &Kernel, shape: Shape, argu
             (*b).reversed = turn_threads as u32;
             ((*b).next, (*b).have, (*b).done_count) = (0, 0, 0);
             (*b).done = [0; 32];
-            let block = [(n % u64::from(gx)) as u32, (n / u64::from(gx) % u64::from(gy)) as u32, (n / u64::from(gx) / u64::from(gy)) as u32];
+            let block = [
+                (n % u64::from(gx)) as u32,
+                (n / u64::from(gx) % u64::from(gy)) as u32,
+                (n / u64::from(gx) / u64::from(gy)) as u32,
+            ];
             *kernel.place = Place { thread: [0; 3], lane: 0, block, block_size: shape.block, grid_size: shape.grid };
         }
         result = fibers::run_block();

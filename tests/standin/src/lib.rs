@@ -37,6 +37,7 @@ mod nvrtc;
 mod queue;
 mod races;
 mod scan;
+mod signals;
 mod space;
 mod state;
 

@@ -80,8 +80,19 @@ fn text(content: String) -> impl FnOnce(&Path) -> Result<(), String> {
 
 /// Flags that both compilers take.
 const FLAGS: [&str; 13] = [
-    "-std=c++17", "-c", "-fPIC", "-w", "-O2", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing", "-ffp-contract=off",
-    "-fno-math-errno", "-fvisibility=hidden", "-fno-tree-vectorize", "-fno-stack-protector",
+    "-std=c++17",
+    "-c",
+    "-fPIC",
+    "-w",
+    "-O2",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-strict-aliasing",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fvisibility=hidden",
+    "-fno-tree-vectorize",
+    "-fno-stack-protector",
 ];
 
 fn instrumented(clang: bool) -> &'static [&'static str] {
@@ -89,7 +100,11 @@ fn instrumented(clang: bool) -> &'static [&'static str] {
         &["-fsanitize=thread", "-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-distinguish-volatile=1"]
     } else {
         &[
-            "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0", "--param", "tsan-distinguish-volatile=1",
+            "-fsanitize=thread",
+            "--param",
+            "tsan-instrument-func-entry-exit=0",
+            "--param",
+            "tsan-distinguish-volatile=1",
             "-fno-tree-loop-distribute-patterns",
         ]
     }
@@ -130,7 +145,15 @@ fn build(source: &str, name: &str, defines: &[String]) -> Result<PathBuf, String
     place(&library, |to| {
         let object = to.with_extension("o");
         let mut command = Command::new(compiler);
-        command.args(FLAGS).args(instrumented(*clang)).args(defines).arg("-I").arg(&folder).arg("-o").arg(&object).arg(&unit);
+        command
+            .args(FLAGS)
+            .args(instrumented(*clang))
+            .args(defines)
+            .arg("-I")
+            .arg(&folder)
+            .arg("-o")
+            .arg(&object)
+            .arg(&unit);
         let built = run(&mut command).and_then(|()| {
             let mut link = Command::new(compiler);
             run(link.args(["-shared", "-nostdlib", "-o"]).arg(to).arg(&object).arg(&hooks).args(["-lm", "-lc"]))

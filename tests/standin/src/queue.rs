@@ -76,7 +76,10 @@ impl Touch {
         if let Some(gpu) = state.space.gpu_of(address) {
             let own = gpu == self.gpu || state.contexts.get(&self.context).is_some_and(|c| c.peers.contains(&gpu));
             if !own {
-                let message = format!("address {address:#x} is memory of GPU {gpu}, and GPU {} has no peer access to it", self.gpu);
+                let message = format!(
+                    "address {address:#x} is memory of GPU {gpu}, and GPU {} has no peer access to it",
+                    self.gpu
+                );
                 return Err(Failure::new(ILLEGAL_ADDRESS, message));
             }
         }
@@ -101,7 +104,10 @@ impl State {
         deps.extend(s.last.replace(id));
         let label = format!("{label} on {}", s.name);
         let (context, slot, clock) = (s.context, s.slot, s.clock.clone());
-        self.submit(id, Op { deps, context, label: label.into(), slot, time, clock, work, instance: None, running: false })?;
+        self.submit(
+            id,
+            Op { deps, context, label: label.into(), slot, time, clock, work, instance: None, running: false },
+        )?;
         Ok(Some(id))
     }
 
@@ -177,7 +183,11 @@ impl State {
             say(message);
         }
         if !found.is_empty() && self.config.races_fail {
-            self.fail(op.context, &op.label, &Failure::new(LAUNCH_FAILED, "it races, so its context fails; TURRET_STANDIN_RACES=log only reports"));
+            self.fail(
+                op.context,
+                &op.label,
+                &Failure::new(LAUNCH_FAILED, "it races, so its context fails; TURRET_STANDIN_RACES=log only reports"),
+            );
         }
     }
 }

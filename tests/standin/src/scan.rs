@@ -133,7 +133,11 @@ pub fn kernels(source: &str) -> Vec<Found> {
                 let head: Vec<&str> = tokens[statement..j].iter().map(|t| t.text).collect();
                 let direct = head.windows(2).any(|w| w == ["extern", "\"C\""]);
                 if text(end) == "{" && !head.contains(&"template") {
-                    let path: String = scopes.iter().filter_map(|s| s.0.as_ref()).filter(|s| !s.is_empty()).fold(String::new(), |p, s| p + s + "::");
+                    let path: String = scopes
+                        .iter()
+                        .filter_map(|s| s.0.as_ref())
+                        .filter(|s| !s.is_empty())
+                        .fold(String::new(), |p, s| p + s + "::");
                     let extern_c = direct || scopes.iter().any(|s| s.1);
                     let kernel = Found { path: path + text(j), name: text(j).to_owned(), extern_c };
                     if !found.contains(&kernel) {

@@ -66,7 +66,10 @@ impl Space {
                 (bridge.shadow, bridge.dirty, bridge.pages) = (shadow as *mut u8, dirty as *mut u8, pages as *mut u32);
                 break (base, size);
             }
-            assert!(shift > 24, "the stand-in driver cannot reserve addresses for {gpus} GPUs; lift the limit (ulimit -v)");
+            assert!(
+                shift > 24,
+                "the stand-in driver cannot reserve addresses for {gpus} GPUs; lift the limit (ulimit -v)"
+            );
             shift -= 1;
         };
         let _ = size;

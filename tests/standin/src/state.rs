@@ -37,7 +37,8 @@ pub struct Context {
     pub peers: BTreeSet<usize>,
     /// Its default stream.
     pub null: u64,
-    streams: usize,
+    /// Streams made so far, for their names.
+    pub streams: usize,
 }
 
 /// A stream.
@@ -401,7 +402,9 @@ pub fn call(name: &str, action: impl FnOnce(&mut Held) -> Result<(), Code>) -> C
     let mut held = Held::take();
     match held.calls.get_mut(name) {
         Some(n) => *n += 1,
-        None => drop(held.calls.insert(name.to_owned(), 1)),
+        None => {
+            held.calls.insert(name.to_owned(), 1);
+        }
     }
     let code = action(&mut held).err().unwrap_or(0);
     if code != 0 && held.config.trace {
@@ -421,6 +424,7 @@ macro_rules! api {
         pub unsafe extern "C" fn $name($($arg: $type),*) -> $crate::codes::Code {
             $crate::state::call(stringify!($name), |$s: &mut $crate::state::Held| -> Result<(), $crate::codes::Code> {
                 // SAFETY: the caller's pointers are as the driver's interface wants them.
+                #[allow(unused_unsafe)]
                 unsafe { $body }
             })
         }

@@ -35,11 +35,19 @@ fn with(handle: u64, action: impl FnOnce(&mut Handle)) -> c_int {
 }
 
 /// Puts something that a handle runs on its stream; the current context must be the handle's.
-fn enqueue(s: &mut Held, handle: u64, label: &str, run: impl Fn(&mut State, &mut Touch) -> Result<(), Failure> + Send + Sync + 'static) -> Result<(), Code> {
+fn enqueue(
+    s: &mut Held,
+    handle: u64,
+    label: &str,
+    run: impl Fn(&mut State, &mut Touch) -> Result<(), Failure> + Send + Sync + 'static,
+) -> Result<(), Code> {
     let h = *handles().get(&handle).ok_or(NOT_INITIALIZED)?;
     let current = CURRENT.with_borrow(|c| c.last().copied().unwrap_or(0));
     if current != h.context {
-        say(&format!("{label}: context {current:#x} is current and the handle is of {:#x}; bind the handle's context first", h.context));
+        say(&format!(
+            "{label}: context {current:#x} is current and the handle is of {:#x}; bind the handle's context first",
+            h.context
+        ));
         return Err(EXECUTION_FAILED);
     }
     let stream = s.stream(h.stream).map_err(|_| EXECUTION_FAILED)?;
@@ -72,7 +80,17 @@ type Sizes = [c_int; 3];
 /// Address, leading dimension, stride.
 type Given = (u64, c_int, c_longlong);
 
-fn product<T: Real>(s: &mut Held, name: &str, handle: u64, ops: [c_int; 2], mnk: Sizes, alpha: *const T, sides: [Given; 3], beta: *const T, batch: c_int) -> Result<(), Code> {
+fn product<T: Real>(
+    s: &mut Held,
+    name: &str,
+    handle: u64,
+    ops: [c_int; 2],
+    mnk: Sizes,
+    alpha: *const T,
+    sides: [Given; 3],
+    beta: *const T,
+    batch: c_int,
+) -> Result<(), Code> {
     let [m, n, k] = mnk.map(|v| v.max(0) as usize);
     positive(&[mnk[0], mnk[1], mnk[2], batch].map(c_longlong::from), name)?;
     let (ta, tb) = (ops[0] != 0, ops[1] != 0);
@@ -89,25 +107,73 @@ fn product<T: Real>(s: &mut Held, name: &str, handle: u64, ops: [c_int; 2], mnk:
         matrix(sides[2], m, n)?,
     );
     let (alpha, beta) = (scalar(handle, alpha), scalar(handle, beta));
-    let p = Product { m, n, k, a: (a, ta), b: (b, tb), c, d: c, batch: batch as usize, alpha, beta, epilogue: Epilogue::default() };
+    let p = Product {
+        m,
+        n,
+        k,
+        a: (a, ta),
+        b: (b, tb),
+        c,
+        d: c,
+        batch: batch as usize,
+        alpha,
+        beta,
+        epilogue: Epilogue::default(),
+    };
     enqueue(s, handle, &format!("{name} {m}x{n}x{k}"), move |state, touch| p.run(state, touch))
 }
 
 /// y = alpha · op(A) · x + beta · y, as a product with one column.
-fn vector<T: Real>(s: &mut Held, name: &str, handle: u64, op: c_int, mn: [c_int; 2], alpha: *const T, a: (u64, c_int), x: (u64, c_int), beta: *const T, y: (u64, c_int)) -> Result<(), Code> {
+fn vector<T: Real>(
+    s: &mut Held,
+    name: &str,
+    handle: u64,
+    op: c_int,
+    mn: [c_int; 2],
+    alpha: *const T,
+    a: (u64, c_int),
+    x: (u64, c_int),
+    beta: *const T,
+    y: (u64, c_int),
+) -> Result<(), Code> {
     if x.1 <= 0 || y.1 <= 0 {
         say(&format!("{name}: steps {} and {}, only positive ones are stood in for", x.1, y.1));
         return Err(NOT_SUPPORTED);
     }
     let (rows, inner) = if op == 0 { (mn[0], mn[1]) } else { (mn[1], mn[0]) };
     // The vectors are rows: y' = x' · op(A)', so that a step is a leading dimension.
-    product(s, name, handle, [0, c_int::from(op == 0)], [1, rows, inner], alpha, [(x.0, x.1, 0), (a.0, a.1, 0), (y.0, y.1, 0)], beta, 1)
+    product(
+        s,
+        name,
+        handle,
+        [0, c_int::from(op == 0)],
+        [1, rows, inner],
+        alpha,
+        [(x.0, x.1, 0), (a.0, a.1, 0), (y.0, y.1, 0)],
+        beta,
+        1,
+    )
 }
 
-fn mixed(s: &mut Held, name: &str, handle: u64, ops: [c_int; 2], mnk: Sizes, alpha: *const c_void, sides: [Given; 3], types: [c_int; 3], beta: *const c_void, batch: c_int) -> Result<(), Code> {
+fn mixed(
+    s: &mut Held,
+    name: &str,
+    handle: u64,
+    ops: [c_int; 2],
+    mnk: Sizes,
+    alpha: *const c_void,
+    sides: [Given; 3],
+    types: [c_int; 3],
+    beta: *const c_void,
+    batch: c_int,
+) -> Result<(), Code> {
     match types {
-        [REAL_32F, REAL_32F, REAL_32F] => product::<f32>(s, name, handle, ops, mnk, alpha.cast(), sides, beta.cast(), batch),
-        [REAL_64F, REAL_64F, REAL_64F] => product::<f64>(s, name, handle, ops, mnk, alpha.cast(), sides, beta.cast(), batch),
+        [REAL_32F, REAL_32F, REAL_32F] => {
+            product::<f32>(s, name, handle, ops, mnk, alpha.cast(), sides, beta.cast(), batch)
+        }
+        [REAL_64F, REAL_64F, REAL_64F] => {
+            product::<f64>(s, name, handle, ops, mnk, alpha.cast(), sides, beta.cast(), batch)
+        }
         _ => {
             say(&format!("{name}: types {types:?}; only float and double are stood in for"));
             Err(NOT_SUPPORTED)

@@ -49,7 +49,9 @@ unsafe fn set(handle: u64, attribute: c_int, from: *const u8, size: usize) -> Re
     let mut bytes = [0u8; 8];
     // SAFETY: the caller gives so many bytes.
     unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), size) };
-    objects().get_mut(&handle).map(|o| drop(o.0.insert(attribute, u64::from_le_bytes(bytes)))).ok_or(INVALID_VALUE)
+    let mut all = objects();
+    all.get_mut(&handle).ok_or(INVALID_VALUE)?.0.insert(attribute, u64::from_le_bytes(bytes));
+    Ok(())
 }
 
 unsafe fn get(handle: u64, attribute: c_int, to: *mut u8, size: usize, written: *mut usize) -> Result<(), Code> {
@@ -88,7 +90,9 @@ fn epilogue(desc: &Object) -> Result<Epilogue, Code> {
         32 => Epilogue { gelu: true, ..Epilogue::default() },
         36 => Epilogue { bias, relu: false, gelu: true },
         other => {
-            say(&format!("cublasLtMatmul: epilogue {other} is not stood in for; there are default, relu, bias, gelu and bias with either"));
+            say(&format!(
+                "cublasLtMatmul: epilogue {other} is not stood in for; there are default, relu, bias, gelu and bias with either"
+            ));
             return Err(NOT_SUPPORTED);
         }
     };
@@ -108,7 +112,10 @@ struct Call {
 fn lookup(desc: u64, layouts: [u64; 4]) -> Result<(Call, [usize; 3]), Code> {
     let all = objects();
     let find = |handle: u64| all.get(&handle).cloned().ok_or(INVALID_VALUE);
-    let call = Call { desc: find(desc)?, layouts: [find(layouts[0])?, find(layouts[1])?, find(layouts[2])?, find(layouts[3])?] };
+    let call = Call {
+        desc: find(desc)?,
+        layouts: [find(layouts[0])?, find(layouts[1])?, find(layouts[2])?, find(layouts[3])?],
+    };
     let size = |i: usize, transposed: bool| {
         let (r, c) = (call.layouts[i].get(ROWS) as usize, call.layouts[i].get(COLUMNS) as usize);
         if transposed { (c, r) } else { (r, c) }
@@ -121,7 +128,10 @@ fn lookup(desc: u64, layouts: [u64; 4]) -> Result<(Call, [usize; 3]), Code> {
     }
     let types: Vec<u64> = call.layouts.iter().map(|l| l.get(TYPE)).collect();
     let kind = types[0] as c_int;
-    if types.iter().any(|t| *t != types[0]) || (kind != REAL_32F && kind != REAL_64F) || call.layouts.iter().any(|l| l.get(ORDER) != 0) {
+    if types.iter().any(|t| *t != types[0])
+        || (kind != REAL_32F && kind != REAL_64F)
+        || call.layouts.iter().any(|l| l.get(ORDER) != 0)
+    {
         say(&format!("cublasLtMatmul: types {types:?}; only float and double by columns are stood in for"));
         return Err(NOT_SUPPORTED);
     }
@@ -129,10 +139,22 @@ fn lookup(desc: u64, layouts: [u64; 4]) -> Result<(Call, [usize; 3]), Code> {
     Ok((call, [a.0, b.1, a.1]))
 }
 
-fn product<T: Real>(call: &Call, [m, n, k]: [usize; 3], alpha: u64, beta: u64, at: [u64; 4]) -> Result<Product<T>, Code> {
+fn product<T: Real>(
+    call: &Call,
+    [m, n, k]: [usize; 3],
+    alpha: u64,
+    beta: u64,
+    at: [u64; 4],
+) -> Result<Product<T>, Code> {
     let matrix = |i: usize| {
         let l = &call.layouts[i];
-        Matrix { at: at[i], rows: l.get(ROWS) as usize, columns: l.get(COLUMNS) as usize, ld: l.get(LD) as usize, stride: l.get(STRIDE) as i64 }
+        Matrix {
+            at: at[i],
+            rows: l.get(ROWS) as usize,
+            columns: l.get(COLUMNS) as usize,
+            ld: l.get(LD) as usize,
+            stride: l.get(STRIDE) as i64,
+        }
     };
     let device = call.desc.get(POINTER_MODE) != 0;
     // SAFETY: in the host's pointer mode the caller's pointers are to values.

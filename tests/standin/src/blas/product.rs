@@ -10,12 +10,8 @@ use crate::state::State;
 pub trait Real: Copy + Send + Sync + PartialEq + 'static {
     /// 0.
     const ZERO: Self;
-    /// 1.
-    const ONE: Self;
     /// The sum.
     fn plus(self, other: Self) -> Self;
-    /// The product.
-    fn times(self, other: Self) -> Self;
     /// The value as a double.
     fn wide(self) -> f64;
     /// A double as this type.
@@ -26,12 +22,8 @@ macro_rules! real {
     ($type:ty) => {
         impl Real for $type {
             const ZERO: $type = 0.0;
-            const ONE: $type = 1.0;
             fn plus(self, other: $type) -> $type {
                 self + other
-            }
-            fn times(self, other: $type) -> $type {
-                self * other
             }
             fn wide(self) -> f64 {
                 self as f64
@@ -79,7 +71,11 @@ impl Matrix {
             touch.spans.push(Span { lo: host, hi: host + whole, bits });
         } else {
             let column = |c: usize| host + c * self.ld * size;
-            touch.spans.extend((0..self.columns).map(|c| Span { lo: column(c), hi: column(c) + self.rows * size, bits }));
+            touch.spans.extend((0..self.columns).map(|c| Span {
+                lo: column(c),
+                hi: column(c) + self.rows * size,
+                bits,
+            }));
         }
         Ok(host as *mut T)
     }
@@ -99,7 +95,9 @@ impl<T: Real> Scalar<T> {
         match self {
             Scalar::Host(value) => Ok(value),
             // SAFETY: the range was checked.
-            Scalar::Device(at) => Ok(unsafe { touch.reach(state, at, size_of::<T>(), false)?.cast::<T>().read_unaligned() }),
+            Scalar::Device(at) => {
+                Ok(unsafe { touch.reach(state, at, size_of::<T>(), false)?.cast::<T>().read_unaligned() })
+            }
         }
     }
 }
@@ -165,13 +163,31 @@ impl<T: Real> Product<T> {
                     }
                 }
             }
-            let steps = |side: (Matrix, bool)| if side.1 { (1isize, side.0.ld as isize) } else { (side.0.ld as isize, 1isize) };
+            let steps =
+                |side: (Matrix, bool)| if side.1 { (1isize, side.0.ld as isize) } else { (side.0.ld as isize, 1isize) };
             let ((a_column, a_row), (b_column, b_row)) = (steps(self.a), steps(self.b));
             // SAFETY: the ranges of all three were checked, and the steps stay in them.
             unsafe {
                 gemm::gemm(
-                    self.m, self.n, self.k, d, self.d.ld as isize, 1, bits & READ != 0, a, a_column, a_row, b, b_column, b_row, beta, alpha,
-                    false, false, false, gemm::Parallelism::None,
+                    self.m,
+                    self.n,
+                    self.k,
+                    d,
+                    self.d.ld as isize,
+                    1,
+                    bits & READ != 0,
+                    a,
+                    a_column,
+                    a_row,
+                    b,
+                    b_column,
+                    b_row,
+                    beta,
+                    alpha,
+                    false,
+                    false,
+                    false,
+                    gemm::Parallelism::None,
                 );
             }
             self.finish(state, touch, d)?;

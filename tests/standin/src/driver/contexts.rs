@@ -3,7 +3,8 @@
 use super::devices::device;
 use crate::api;
 use crate::codes::{
-    Code, DEVICE_UNAVAILABLE, INVALID_CONTEXT, INVALID_VALUE, PEER_ACCESS_ALREADY_ENABLED, PEER_ACCESS_NOT_ENABLED, PEER_ACCESS_UNSUPPORTED,
+    Code, DEVICE_UNAVAILABLE, INVALID_CONTEXT, INVALID_VALUE, PEER_ACCESS_ALREADY_ENABLED, PEER_ACCESS_NOT_ENABLED,
+    PEER_ACCESS_UNSUPPORTED,
 };
 use crate::state::{CURRENT, Held};
 use std::ffi::{c_int, c_uint, c_void};
@@ -19,7 +20,8 @@ fn clear(s: &mut Held, context: u64) {
         s.space.free(at);
     }
     let null = s.contexts.get(&context).map_or(0, |c| c.null);
-    let streams: Vec<u64> = s.streams.iter().filter(|(k, t)| t.context == context && **k != null).map(|(k, _)| *k).collect();
+    let streams: Vec<u64> =
+        s.streams.iter().filter(|(k, t)| t.context == context && **k != null).map(|(k, _)| *k).collect();
     for stream in streams {
         if let Some(t) = s.streams.remove(&stream) {
             s.clocks.release(t.slot);
@@ -29,7 +31,7 @@ fn clear(s: &mut Held, context: u64) {
     s.modules.retain(|_, m| m.context != context);
     s.functions.retain(|_, f| f.context != context);
     if let Some(c) = s.contexts.get_mut(&context) {
-        c.sticky = 0;
+        (c.sticky, c.streams) = (0, 0);
         c.peers.clear();
     }
 }

@@ -5,7 +5,7 @@ use crate::bridge::{READ, WRITE};
 use crate::codes::{Code, Failure, INVALID_CONTEXT, INVALID_VALUE};
 use crate::queue::{Touch, Work};
 use crate::state::{Held, State, say};
-use std::ffi::{c_uint, c_uchar, c_ushort};
+use std::ffi::{c_uchar, c_uint, c_ushort};
 use std::sync::Arc;
 
 /// Where one side of a copy is.
@@ -114,7 +114,7 @@ fn fill<T: Copy + Send + Sync + 'static>(s: &mut Held, to: u64, value: T, n: usi
     if n == 0 {
         return Ok(());
     }
-    if side(s, to, bytes)? == Side::Pageable || to as usize % align_of::<T>() != 0 {
+    if side(s, to, bytes)? == Side::Pageable || !(to as usize).is_multiple_of(align_of::<T>()) {
         return Err(INVALID_VALUE);
     }
     let run = move |state: &mut State, touch: &mut Touch| -> Result<(), Failure> {
@@ -126,11 +126,21 @@ fn fill<T: Copy + Send + Sync + 'static>(s: &mut Held, to: u64, value: T, n: usi
     s.enqueue(stream, &format!("fill of {bytes} bytes"), Work::Run(Arc::new(run))).map(drop)
 }
 
-fn peer(s: &mut Held, to: u64, to_context: u64, from: u64, from_context: u64, n: usize, handle: u64) -> Result<(), Code> {
+fn peer(
+    s: &mut Held,
+    to: u64,
+    to_context: u64,
+    from: u64,
+    from_context: u64,
+    n: usize,
+    handle: u64,
+) -> Result<(), Code> {
     for (address, context, which) in [(to, to_context, "destination"), (from, from_context, "source")] {
         let gpu = s.contexts.get(&context).ok_or(INVALID_CONTEXT)?.gpu;
         if n > 0 && s.space.gpu_of(address) != Some(gpu) {
-            say(&format!("peer copy: the {which} {address:#x} is no memory of GPU {gpu}, whose context is given for it"));
+            say(&format!(
+                "peer copy: the {which} {address:#x} is no memory of GPU {gpu}, whose context is given for it"
+            ));
             return Err(INVALID_VALUE);
         }
     }

@@ -14,7 +14,7 @@ pub fn device(s: &State, handle: c_int) -> Result<usize, Code> {
 /// A device attribute, by number. What is not here is 0, "no".
 fn attribute(s: &State, gpu: usize, number: c_int) -> c_int {
     match number {
-        1 | 2 | 3 => MAX_THREADS as c_int,
+        1..=3 => MAX_THREADS as c_int,
         4 => 64,
         5 => i32::MAX,
         6 | 7 => 65535,
@@ -27,7 +27,7 @@ fn attribute(s: &State, gpu: usize, number: c_int) -> c_int {
         14 | 51 => 512,
         15 | 19 | 31 | 41 | 78..=80 | 90 | 91 | 95 | 99 | 115 => 1,
         16 => 132,
-        33 | 34 | 50 => if number == 33 { s.gpus[gpu].physical as c_int } else { 0 },
+        33 => s.gpus[gpu].physical as c_int,
         36 => 2_619_000,
         37 => 5120,
         38 => 50 << 20,

@@ -4,7 +4,8 @@ use super::devices::device;
 use crate::api;
 use crate::bridge::WRITE;
 use crate::codes::{
-    Code, HOST_MEMORY_ALREADY_REGISTERED, HOST_MEMORY_NOT_REGISTERED, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, STREAM_CAPTURE_UNSUPPORTED,
+    Code, HOST_MEMORY_ALREADY_REGISTERED, HOST_MEMORY_NOT_REGISTERED, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY,
+    STREAM_CAPTURE_UNSUPPORTED,
 };
 use crate::queue::{OpId, Touch, Work};
 use crate::races::{Deed, Span};

@@ -22,14 +22,17 @@ fn create(s: &mut Held, out: *mut u64, flags: c_uint, priority: c_int) -> Result
 
 /// True every now and then, so that one who asks again and again comes to an end.
 fn enough(s: &mut Held) -> bool {
-    s.random() % 3 == 0
+    s.random().is_multiple_of(3)
 }
 
 fn record(s: &mut Held, event: u64, handle: u64, external: bool) -> Result<(), Code> {
     let stream = s.stream(handle)?;
     let (own, theirs) = (s.events.get(&event).ok_or(INVALID_HANDLE)?.context, s.streams[&stream].context);
     if own != theirs {
-        say(&format!("event of context {own:#x} is recorded on {}; make events in the stream's context", s.streams[&stream].name));
+        say(&format!(
+            "event of context {own:#x} is recorded on {}; make events in the stream's context",
+            s.streams[&stream].name
+        ));
         return Err(INVALID_HANDLE);
     }
     if s.streams[&stream].capture.is_some() {

@@ -51,7 +51,13 @@ fn add_comm(h: &mut Held, clique: u64, rank: c_int, ranks: c_int, gpu: usize) ->
     }
     let rank = rank as usize;
     if let Some(other) = h.nccl.comms.values().find(|c| c.clique == clique && (c.gpu == gpu || c.rank == rank)) {
-        return Err(refuse(INVALID_USAGE, &format!("ranks {} and {rank} are both on GPU {gpu}, or the same; a communicator has one rank for each GPU", other.rank)));
+        return Err(refuse(
+            INVALID_USAGE,
+            &format!(
+                "ranks {} and {rank} are both on GPU {gpu}, or the same; a communicator has one rank for each GPU",
+                other.rank
+            ),
+        ));
     }
     let id = h.id();
     h.nccl.comms.insert(id, Comm { clique, rank, ranks: ranks as usize, gpu });
@@ -74,12 +80,29 @@ unsafe fn init_rank(out: *mut u64, ranks: c_int, id: UniqueId, rank: c_int) -> c
 }
 
 /// Enqueues a call, or keeps it for the end of the group.
-fn submit(name: &'static str, comm: u64, stream: u64, kind: Kind, send: u64, receive: u64, count: usize, dtype: c_int, op: c_int) -> c_int {
+fn submit(
+    name: &'static str,
+    comm: u64,
+    stream: u64,
+    kind: Kind,
+    send: u64,
+    receive: u64,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+) -> c_int {
     code(held(name, |h| {
-        let c = h.nccl.comms.get(&comm).ok_or_else(|| refuse(INVALID_ARGUMENT, &format!("{name}: no such communicator")))?;
+        let c = h
+            .nccl
+            .comms
+            .get(&comm)
+            .ok_or_else(|| refuse(INVALID_ARGUMENT, &format!("{name}: no such communicator")))?;
         let (clique, rank, ranks, gpu) = (c.clique, c.rank, c.ranks, c.gpu);
         if size_of_type(dtype).is_none() || !(0..=4).contains(&op) {
-            return Err(refuse(INVALID_ARGUMENT, &format!("{name}: type {dtype} or operation {op} is not stood in for")));
+            return Err(refuse(
+                INVALID_ARGUMENT,
+                &format!("{name}: type {dtype} or operation {op} is not stood in for"),
+            ));
         }
         if let Kind::Reduce(other) | Kind::Broadcast(other) | Kind::Send(other) | Kind::Recv(other) = kind
             && other >= ranks
@@ -88,10 +111,15 @@ fn submit(name: &'static str, comm: u64, stream: u64, kind: Kind, send: u64, rec
         }
         let part = Arc::new(Part { clique, rank, ranks, kind, send, receive, count, dtype, op });
         let enqueue = move |h: &mut Held| {
-            let stream = h.stream(stream).map_err(|e| refuse(UNHANDLED_CUDA, &format!("{name}: the stream cannot be used ({e})")))?;
+            let stream = h
+                .stream(stream)
+                .map_err(|e| refuse(UNHANDLED_CUDA, &format!("{name}: the stream cannot be used ({e})")))?;
             let on = h.gpu(h.streams[&stream].context);
             if on != gpu {
-                return Err(refuse(INVALID_USAGE, &format!("{name}: the communicator is of GPU {gpu} and the stream of GPU {on}")));
+                return Err(refuse(
+                    INVALID_USAGE,
+                    &format!("{name}: the communicator is of GPU {gpu} and the stream of GPU {on}"),
+                ));
             }
             let label = format!("{name} of rank {rank}");
             h.enqueue(stream, &label, Work::Part(part)).map(drop).map_err(|_| UNHANDLED_CUDA)
@@ -135,7 +163,10 @@ unsafe fn about(comm: u64, out: *mut c_int, what: impl Fn(&Comm) -> usize) -> c_
 }
 
 fn drop_comm(name: &str, comm: u64) -> c_int {
-    held(name, |h| if h.nccl.comms.remove(&comm).is_some() { OK } else { refuse(INVALID_ARGUMENT, "no such communicator") })
+    held(
+        name,
+        |h| if h.nccl.comms.remove(&comm).is_some() { OK } else { refuse(INVALID_ARGUMENT, "no such communicator") },
+    )
 }
 
 nccl! {

@@ -63,12 +63,16 @@ impl Part {
     }
 
     fn describe(&self) -> String {
-        format!("rank {}: {:?} of {} elements of type {} with operation {}", self.rank, self.kind, self.count, self.dtype, self.op)
+        format!(
+            "rank {}: {:?} of {} elements of type {} with operation {}",
+            self.rank, self.kind, self.count, self.dtype, self.op
+        )
     }
 }
 
 /// What meets: all ranks of a clique, or the two of a transfer; and for which time.
-type Key = (u64, Option<(usize, usize)>, u64);
+type Key = (u64, Pair, u64);
+type Pair = Option<(usize, usize)>;
 
 struct Instance {
     key: Key,
@@ -93,7 +97,8 @@ pub struct Comm {
 pub struct Nccl {
     /// By handle.
     pub comms: BTreeMap<u64, Comm>,
-    counts: BTreeMap<(u64, Option<(usize, usize)>, usize), u64>,
+    /// The parts so far of each rank of a clique, or of one side of a transfer.
+    counts: BTreeMap<(u64, Pair, usize), u64>,
     keys: BTreeMap<Key, u64>,
     instances: BTreeMap<u64, Instance>,
 }
@@ -123,7 +128,9 @@ impl Nccl {
         let all: Vec<usize> = i.key.1.map_or_else(|| (0..i.ranks).collect(), |(a, b)| vec![a, b]);
         let (here, away): (Vec<usize>, Vec<usize>) = all.into_iter().partition(came);
         if away.is_empty() {
-            return format!("ranks {here:?} came, but wait for each other in different orders; enqueue collectives in the same order everywhere");
+            return format!(
+                "ranks {here:?} came, but wait for each other in different orders; enqueue collectives in the same order everywhere"
+            );
         }
         format!("ranks {here:?} came, ranks {away:?} never did; every rank must make the call")
     }

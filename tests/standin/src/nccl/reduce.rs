@@ -34,8 +34,20 @@ macro_rules! fold {
                 x = match $op {
                     0 | 4 => x.$add(y),
                     1 => x.$multiply(y),
-                    2 => if y > x { y } else { x },
-                    _ => if y < x { y } else { x },
+                    2 => {
+                        if y > x {
+                            y
+                        } else {
+                            x
+                        }
+                    }
+                    _ => {
+                        if y < x {
+                            y
+                        } else {
+                            x
+                        }
+                    }
                 };
             }
             *r = if $op == 4 { x / (inputs.len() as $type) } else { x };
@@ -106,8 +118,12 @@ pub(super) fn run(state: &mut State, parts: &[(usize, &Op, Arc<Part>)], touches:
         _ => (first.count, first.count),
     };
     let (sent, received) = (sent * size, received * size);
-    let sends = |p: &Part| !matches!(p.kind, Kind::Recv(_)) && (!matches!(p.kind, Kind::Broadcast(_)) || p.kind == Kind::Broadcast(p.rank));
-    let receives = |p: &Part| !matches!(p.kind, Kind::Send(_)) && (!matches!(p.kind, Kind::Reduce(_)) || p.kind == Kind::Reduce(p.rank));
+    let sends = |p: &Part| {
+        !matches!(p.kind, Kind::Recv(_)) && (!matches!(p.kind, Kind::Broadcast(_)) || p.kind == Kind::Broadcast(p.rank))
+    };
+    let receives = |p: &Part| {
+        !matches!(p.kind, Kind::Send(_)) && (!matches!(p.kind, Kind::Reduce(_)) || p.kind == Kind::Reduce(p.rank))
+    };
     let mut sides = Vec::new();
     for ((_, _, part), touch) in parts.iter().zip(touches.iter_mut()).filter(|((_, _, p), _)| sends(p)) {
         let from = side(state, touch, part.send, sent, READ)?;
@@ -123,7 +139,13 @@ pub(super) fn run(state: &mut State, parts: &[(usize, &Op, Arc<Part>)], touches:
             let mut bytes = vec![0u64; received.div_ceil(8).max(1)];
             for (i, input) in inputs.iter().enumerate() {
                 // SAFETY: there is room for each rank's stretch.
-                unsafe { std::ptr::copy_nonoverlapping(input.as_ptr().cast::<u8>(), bytes.as_mut_ptr().cast::<u8>().add(i * sent), sent) };
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        input.as_ptr().cast::<u8>(),
+                        bytes.as_mut_ptr().cast::<u8>().add(i * sent),
+                        sent,
+                    )
+                };
             }
             bytes
         }
