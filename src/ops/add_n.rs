@@ -5,8 +5,9 @@ use super::number::Number;
 use super::values::{case, float, ints};
 use crate::base::DType;
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaBuffer, CudaKernel, CudaLaunch, CudaMap, MapStep, Operand};
 use crate::graph::{
-    Case, Cost, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
+    Attrs, Case, Cost, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
 };
 use pulp::NullaryFnOnce;
 use smallvec::SmallVec;
@@ -56,6 +57,33 @@ impl Op for AddN {
         })
     }
 
+    fn cuda_map(&self, c: &KernelContext<'_>) -> Option<CudaMap> {
+        (c.inputs.len() <= AT_ONCE).then(|| total(c.inputs.len()))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let (n, desc) = (c.inputs.len(), &c.outputs[0]);
+        let mut launches = Vec::new();
+        let (mut taken, mut before) = (0, None);
+        while taken < n {
+            // The sum so far stays apart from the output, which may be the buffer of an input that is still to come.
+            let end = n.min(taken + AT_ONCE - usize::from(before.is_some()));
+            let sources = before.into_iter().chain((taken..end).map(|i| CudaBuffer::Input(i, 0)));
+            let sources: Vec<_> = sources.map(|buffer| (buffer, desc.dtype, desc.dims.clone())).collect();
+            let to = if end == n { CudaBuffer::Output(0, 0) } else { CudaBuffer::Scratch(0) };
+            let operands = (0..sources.len()).map(Operand::Input).collect();
+            let step = MapStep { map: total(sources.len()), dtype: desc.dtype, operands };
+            launches.extend(CudaLaunch::map(&[step], &sources, to, &desc.dims)?);
+            (taken, before) = (end, Some(to));
+        }
+        let scratch_bytes = if n > AT_ONCE { desc.bytes() } else { 0 };
+        Ok(CudaKernel { scratch_bytes, ..CudaKernel::new(launches) })
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
     fn cases(&self) -> Vec<Case> {
         let x = |values: &[f32; 4]| float(&[2, 2], values);
         let (a, b, c) = (x(&[1.0, 2.0, 3.0, 4.0]), x(&[0.5, -2.0, 1.0, 0.0]), x(&[-1.0, 1.0, 0.25, 8.0]));
@@ -68,6 +96,14 @@ impl Op for AddN {
             case(vec![ints(&[1, 2]), ints(&[3, i32::MAX])], vec![ints(&[4, i32::MIN + 1])], false),
         ]
     }
+}
+
+/// Inputs that one CUDA launch takes: more, and their elements leave the registers.
+const AT_ONCE: usize = 16;
+
+/// The sum of this many operands in CUDA C, from the first to the last.
+fn total(count: usize) -> CudaMap {
+    CudaMap::new((1..count).fold("$0".to_string(), |sum, i| format!("turret_plus({sum}, ${i})")))
 }
 
 fn sum<T: Number, D: Dispatch>() -> CpuKernel {

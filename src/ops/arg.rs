@@ -1,10 +1,12 @@
 //! `ArgMax` and `ArgMin`: where along an axis the extreme element is.
 
+use super::cuda_rows::Parts;
 use super::elementwise::{GRAIN, Shared};
 use super::number::Number;
 use super::values::{array, case, case_with, float, ints};
 use crate::base::{Array, DType, Element, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch};
 use crate::graph::{
     Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, OpRef, Tensor, Traits,
 };
@@ -76,7 +78,7 @@ impl Op for ArgOp {
         let (length, inner) = (dims[axis], dims[axis + 1..].iter().product());
         let (largest, wide) = (self.largest, c.outputs[0].dtype == DType::I64);
         if !wide && i32::try_from(length).is_err() {
-            return Err(format!("places along {length} elements do not fit int32; set output_type to int64"));
+            return Err(too_long(length));
         }
         fn to<T: Number>(length: usize, inner: usize, largest: bool, wide: bool) -> CpuKernel {
             if wide {
@@ -94,6 +96,45 @@ impl Op for ArgOp {
         })
     }
 
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let dims = &c.inputs[0].dims;
+        let axis = resolve(&c.ints(1).ok_or("the axis must be known when the step is planned")?, dims.len())?;
+        let (length, inner): (usize, usize) = (dims[axis], dims[axis + 1..].iter().product());
+        let (desc, results) = (&c.outputs[0], c.outputs[0].len());
+        if desc.dtype != DType::I64 && i32::try_from(length).is_err() {
+            return Err(too_long(length));
+        }
+        if results == 0 || length == 0 {
+            return Ok(CudaKernel::default());
+        }
+        let Parts { lanes, count, length: part } = Parts::new(results, length, inner);
+        let code = |text: &str, result: DType| {
+            CudaCode::new(format!("{}{text}", include_str!("cuda/arg_best.cu")))
+                .with_type("T", c.inputs[0].dtype)
+                .with_type("R", result)
+                .with_constant("LARGEST", self.largest.into())
+        };
+        let x = CudaArg::input(0);
+        let found = |to: CudaArg, result: DType| {
+            let code = code(include_str!("cuda/arg.cu"), result).with_constant("LANES", lanes as i64);
+            let sizes = [results, length, inner, count, part].map(CudaArg::size);
+            CudaLaunch::elements(code, results * count * lanes, [x, to].into_iter().chain(sizes))
+        };
+        if count == 1 {
+            return Ok(CudaKernel::new([found(CudaArg::output(0), desc.dtype)]));
+        }
+        let between = CudaArg::Buffer(CudaBuffer::Scratch(0));
+        let sizes = [results, length, inner, count].map(CudaArg::size);
+        let args = [x, between, CudaArg::output(0)].into_iter().chain(sizes);
+        let merge = CudaLaunch::elements(code(include_str!("cuda/arg_merge.cu"), desc.dtype), results, args);
+        let launches = [found(between, DType::I64), merge];
+        Ok(CudaKernel { scratch_bytes: 8 * results * count, ..CudaKernel::new(launches) })
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
     fn cases(&self) -> Vec<Case> {
         let x = float(&[2, 3], &[1.0, 5.0, 5.0, -1.0, -1.0, -7.0]);
         let (rows, columns) = if self.largest { ([1i64, 0], [0, 0, 0]) } else { ([0i64, 2], [1, 1, 1]) };
@@ -104,6 +145,10 @@ impl Op for ArgOp {
             case(vec![x, Array::scalar(-1i32)], vec![array(&[2], &rows)], false),
         ]
     }
+}
+
+fn too_long(length: usize) -> String {
+    format!("places along {length} elements do not fit int32; set output_type to int64")
 }
 
 fn find<T: Number, R: Element>(length: usize, inner: usize, largest: bool, place: fn(usize) -> R) -> CpuKernel {

@@ -11,7 +11,8 @@ use super::number::Number;
 use super::values::{array, case, float, ints};
 use crate::base::DType;
 use crate::device::CpuKernel;
-use crate::graph::{Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
+use crate::device::cuda::CudaMap;
+use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
 
 /// An element-wise op of two inputs and one type.
 pub struct BinaryOp {
@@ -22,6 +23,10 @@ pub struct BinaryOp {
     pub(super) same_shape: bool,
     pub(super) traits: Traits,
     pub(super) kernel: fn(&KernelContext<'_>) -> Result<CpuKernel, String>,
+    /// One element in CUDA C.
+    pub(super) cuda: &'static str,
+    /// Of integers: what is refused, as a condition in CUDA C, and the message.
+    pub(super) refuses: Option<(&'static str, &'static str)>,
     pub(super) gradient: for<'g> fn(&GradContext<'g>) -> Option<InputGradients<'g>>,
     pub(super) cases: fn() -> Vec<Case>,
 }
@@ -70,6 +75,15 @@ impl Op for BinaryOp {
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         (self.kernel)(c)
+    }
+
+    fn cuda_map(&self, c: &KernelContext<'_>) -> Option<CudaMap> {
+        let refuses = self.refuses.filter(|_| c.inputs[1].dtype.is_integer());
+        Some(CudaMap { expression: self.cuda.into(), refuses: refuses.map(|(when, message)| (when.into(), message)) })
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -146,6 +160,7 @@ function!(Power, x, y => x.power(y));
 function!(SquareOfDifference, x, y => x.minus(y).times(x.minus(y)));
 
 const ZERO_DIVISOR: &str = "integer division by zero";
+const NEGATIVE_POWER: &str = "integers to negative integer powers are not whole; cast to float";
 
 /// TensorFlow's `AddV2`: `x + y`.
 pub static ADD_V2: BinaryOp = BinaryOp {
@@ -154,6 +169,8 @@ pub static ADD_V2: BinaryOp = BinaryOp {
     same_shape: false,
     traits: IN_PLACE,
     kernel: |c| numbers(c, Plus),
+    cuda: "turret_plus($0, $1)",
+    refuses: None,
     gradient: grad::add,
     cases: || {
         let mut cases = shapes(|x, y| x + y);
@@ -169,6 +186,8 @@ pub static SUB: BinaryOp = BinaryOp {
     same_shape: false,
     traits: IN_PLACE,
     kernel: |c| numbers(c, Minus),
+    cuda: "turret_minus($0, $1)",
+    refuses: None,
     gradient: grad::sub,
     cases: || shapes(|x, y| x - y),
 };
@@ -180,6 +199,8 @@ pub static MUL: BinaryOp = BinaryOp {
     same_shape: false,
     traits: IN_PLACE,
     kernel: |c| numbers(c, Times),
+    cuda: "turret_times($0, $1)",
+    refuses: None,
     gradient: grad::mul,
     cases: || shapes(|x, y| x * y),
 };
@@ -191,6 +212,8 @@ pub static REAL_DIV: BinaryOp = BinaryOp {
     same_shape: false,
     traits: IN_PLACE,
     kernel: |c| floats(c, Over),
+    cuda: "turret_over($0, $1)",
+    refuses: None,
     gradient: grad::real_div,
     cases: || shapes(|x, y| x / y),
 };
@@ -202,6 +225,8 @@ pub static FLOOR_DIV: BinaryOp = BinaryOp {
     same_shape: false,
     traits: Traits { fallible: true, no_gradient: true, ..IN_PLACE },
     kernel: |c| checked(c, DivideDown, |v| v == 0, ZERO_DIVISOR),
+    cuda: "turret_floor_div($0, $1)",
+    refuses: Some(("$1 == 0", ZERO_DIVISOR)),
     gradient: |_| Some(vec![None, None]),
     cases: || {
         vec![
@@ -219,6 +244,8 @@ pub static FLOOR_MOD: BinaryOp = BinaryOp {
     same_shape: false,
     traits: Traits { fallible: true, ..IN_PLACE },
     kernel: |c| checked(c, Remainder, |v| v == 0, ZERO_DIVISOR),
+    cuda: "turret_floor_mod($0, $1)",
+    refuses: Some(("$1 == 0", ZERO_DIVISOR)),
     gradient: grad::floor_mod,
     cases: || {
         vec![
@@ -236,6 +263,8 @@ pub static MAXIMUM: BinaryOp = BinaryOp {
     same_shape: false,
     traits: IN_PLACE,
     kernel: |c| numbers(c, Larger),
+    cuda: "turret_larger($0, $1)",
+    refuses: None,
     gradient: |c| grad::extremum(c, &super::compare::GREATER_EQUAL),
     cases: || shapes(f32::max),
 };
@@ -247,6 +276,8 @@ pub static MINIMUM: BinaryOp = BinaryOp {
     same_shape: false,
     traits: IN_PLACE,
     kernel: |c| numbers(c, Smaller),
+    cuda: "turret_smaller($0, $1)",
+    refuses: None,
     gradient: |c| grad::extremum(c, &super::compare::LESS_EQUAL),
     cases: || shapes(f32::min),
 };
@@ -257,7 +288,9 @@ pub static POW: BinaryOp = BinaryOp {
     floats_only: false,
     same_shape: false,
     traits: Traits { fallible: true, ..IN_PLACE },
-    kernel: |c| checked(c, Power, |v| v < 0, "integers to negative integer powers are not whole; cast to float"),
+    kernel: |c| checked(c, Power, |v| v < 0, NEGATIVE_POWER),
+    cuda: "turret_power($0, $1)",
+    refuses: Some(("$1 < 0", NEGATIVE_POWER)),
     gradient: grad::pow,
     cases: || {
         vec![
@@ -274,6 +307,8 @@ pub static SQUARED_DIFFERENCE: BinaryOp = BinaryOp {
     same_shape: false,
     traits: IN_PLACE,
     kernel: |c| numbers(c, SquareOfDifference),
+    cuda: "turret_times(turret_minus($0, $1), turret_minus($0, $1))",
+    refuses: None,
     gradient: grad::squared_difference,
     cases: || shapes(|x, y| (x - y) * (x - y)),
 };

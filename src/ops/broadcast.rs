@@ -2,10 +2,12 @@
 //!
 //! Absent: the loops, which are in `elementwise.rs`.
 
+use super::cuda_values::values_launches;
 use super::values::{case, ints};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
-use crate::graph::{Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
+use crate::device::cuda::CudaKernel;
+use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
 use smallvec::{SmallVec, smallvec};
 
 /// The shape of an element-wise result: axes are matched from the last, size 1 stretches.
@@ -147,6 +149,19 @@ impl Op for BroadcastGradientArgs {
             }
             Ok(())
         }))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let (Some(x), Some(y)) = (c.ints(0), c.ints(1)) else {
+            return Err("the shapes must be known when the step is planned".into());
+        };
+        let axes = gradient_axes(&x, &y)?;
+        let launches = axes.iter().enumerate().flat_map(|(i, axes)| values_launches(i, c.inputs[0].dtype, axes));
+        Ok(CudaKernel::new(launches))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -4,6 +4,7 @@ use super::elementwise::{Map1, Plain, Wide, unary};
 use super::values::{array, bools, case_with, float, ints};
 use crate::base::{Bool8, DType, Element};
 use crate::device::CpuKernel;
+use crate::device::cuda::CudaMap;
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor};
 
 /// TensorFlow's `Cast` with attribute `DstT`. To integers it rounds toward zero, and values out of range become the
@@ -106,6 +107,19 @@ impl Op for Cast {
             (Bool, I32) => unary::<Bool8, i32, As, Plain>(0, As),
             (Bool, I64) => unary::<Bool8, i64, As, Plain>(0, As),
         })
+    }
+
+    fn cuda_map(&self, c: &KernelContext<'_>) -> Option<CudaMap> {
+        Some(CudaMap::new(match (c.inputs[0].dtype, c.outputs[0].dtype) {
+            (_, DType::Bool) => "$0 != 0",
+            (from, DType::I32) if from.is_floating() => "turret_to_int($0)",
+            (from, DType::I64) if from.is_floating() => "turret_to_i64($0)",
+            _ => "$0",
+        }))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

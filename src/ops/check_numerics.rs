@@ -4,8 +4,10 @@ use super::elementwise::{Dispatch, GRAIN, Plain, Wide};
 use super::values::{case_with, float};
 use crate::base::{DType, Element};
 use crate::device::CpuKernel;
+use crate::device::cuda::{BLOCK, CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, FailureText};
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
 use pulp::NullaryFnOnce;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// TensorFlow's `CheckNumerics`, with attribute `message`, which its error carries.
@@ -44,6 +46,34 @@ impl Op for CheckNumerics {
         }
     }
 
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let (dtype, len) = (c.inputs[0].dtype, c.inputs[0].len());
+        if len == 0 {
+            return Ok(CudaKernel::default());
+        }
+        // Few elements are one block's, which needs no second launch.
+        let blocks = if len <= 1 << 13 { 1 } else { len.div_ceil(1 << 11).min(1 << 12) };
+        let launch = |text: &str, blocks: usize, args: Vec<CudaArg>| {
+            let code = CudaCode::new(format!("{}{text}", include_str!("cuda/numerics_tell.cu"))).with_type("T", dtype);
+            CudaLaunch::Code { code, blocks: blocks as u32, threads: BLOCK, shared_bytes: 0, args }
+        };
+        let counts = CudaArg::Buffer(CudaBuffer::Scratch(0));
+        let args = vec![CudaArg::input(0), CudaArg::output(0), counts, CudaArg::Failure, CudaArg::size(len)];
+        let mut launches = vec![launch(include_str!("cuda/numerics.cu"), blocks, args)];
+        if blocks > 1 {
+            let args = vec![counts, CudaArg::Failure, CudaArg::size(blocks)];
+            launches.push(launch(include_str!("cuda/numerics_total.cu"), 1, args));
+        }
+        let message = c.attrs.str("message").unwrap_or_default().to_string();
+        let failure: FailureText =
+            Arc::new(move |kind, count| found(&message, kind & 1 != 0, kind & 2 != 0, count, len));
+        Ok(CudaKernel { scratch_bytes: 16 * blocks, failure: Some(failure), ..CudaKernel::new(launches) })
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
     fn cases(&self) -> Vec<Case> {
         let attrs = Attrs::new().with("message", "the loss");
         let x = float(&[2], &[1.0, f32::MAX]);
@@ -52,6 +82,16 @@ impl Op for CheckNumerics {
             case_with(attrs, vec![float(&[3], &[1.0, -2.0, 0.5])], vec![], true),
         ]
     }
+}
+
+/// The error: which of the two there were, and how many of them in all.
+fn found(message: &str, nan: bool, infinite: bool, count: i64, len: usize) -> String {
+    let what = match (nan, infinite) {
+        (_, false) => "NaN",
+        (false, _) => "Inf",
+        _ => "Inf and NaN",
+    };
+    format!("{message}: tensor had {what} values, {count} of {len} elements")
 }
 
 fn check<T: Element, D: Dispatch>(message: String, nan: fn(T) -> bool, infinite: fn(T) -> bool) -> CpuKernel
@@ -67,12 +107,7 @@ where
         if bad.load(Ordering::Relaxed) {
             let count = |is: fn(T) -> bool| input.iter().filter(|v| is(**v)).count();
             let (nan, infinite) = (count(nan), count(infinite));
-            let what = match (nan, infinite) {
-                (_, 0) => "NaN",
-                (0, _) => "Inf",
-                _ => "Inf and NaN",
-            };
-            return Err(format!("{message}: tensor had {what} values, {} of {len} elements", nan + infinite));
+            return Err(found(&message, nan > 0, infinite > 0, (nan + infinite) as i64, len));
         }
         if !std::ptr::eq(x, o) {
             // SAFETY: both have `len` elements; they are two buffers.
@@ -118,7 +153,6 @@ impl<'g> Tensor<'g> {
 mod tests {
     use super::*;
     use crate::device::Team;
-    use std::sync::Arc;
 
     #[test]
     fn the_error_says_which_and_carries_the_message() {

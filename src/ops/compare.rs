@@ -6,13 +6,16 @@ use super::elementwise::{Dispatch, Map1, Map2, Plain, Wide, binary, unary};
 use super::values::{bools, case, float, ints};
 use crate::base::{Bool8, DType, Element};
 use crate::device::CpuKernel;
-use crate::graph::{Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
+use crate::device::cuda::CudaMap;
+use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
 
 /// A comparison, or a logical op of two bools.
 pub struct CompareOp {
     pub(super) name: &'static str,
     takes: Takes,
     kernel: fn(&KernelContext<'_>) -> Result<CpuKernel, String>,
+    /// One element in CUDA C, where a bool is 0 or 1.
+    cuda: &'static str,
     cases: fn() -> Vec<Case>,
 }
 
@@ -51,6 +54,14 @@ impl Op for CompareOp {
         (self.kernel)(c)
     }
 
+    fn cuda_map(&self, _c: &KernelContext<'_>) -> Option<CudaMap> {
+        Some(CudaMap::new(self.cuda))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
     fn cases(&self) -> Vec<Case> {
         (self.cases)()
     }
@@ -62,7 +73,7 @@ fn pair<T: Element, F: Map2<T, Bool8>, D: Dispatch>(c: &KernelContext<'_>, f: F)
 
 macro_rules! compare {
     ($(#[$doc:meta])* $op:ident, $function:ident, $name:literal, $takes:ident, $x:ident, $y:ident => $body:expr,
-     $expected:expr) => {
+     $cuda:literal, $expected:expr) => {
         #[derive(Clone, Copy)]
         struct $function;
         impl<T: PartialOrd + 'static> Map2<T, Bool8> for $function {
@@ -84,6 +95,7 @@ macro_rules! compare {
                     DType::Bool => pair::<Bool8, _, Plain>(c, truth($function)),
                 })
             },
+            cuda: $cuda,
             cases: || {
                 let expected: [bool; 3] = $expected;
                 vec![
@@ -117,27 +129,27 @@ impl<F: Map2<u8, Bool8>> Map2<Bool8, Bool8> for Truth<F> {
 
 compare!(
     /// TensorFlow's `Equal`: `x == y`.
-    EQUAL, IsEqual, "Equal", Both, x, y => x == y, [false, true, false]
+    EQUAL, IsEqual, "Equal", Both, x, y => x == y, "$0 == $1", [false, true, false]
 );
 compare!(
     /// TensorFlow's `NotEqual`: `x != y`.
-    NOT_EQUAL, IsNotEqual, "NotEqual", Both, x, y => x != y, [true, false, true]
+    NOT_EQUAL, IsNotEqual, "NotEqual", Both, x, y => x != y, "$0 != $1", [true, false, true]
 );
 compare!(
     /// TensorFlow's `Less`: `x < y`.
-    LESS, IsLess, "Less", Numbers, x, y => x < y, [true, false, false]
+    LESS, IsLess, "Less", Numbers, x, y => x < y, "$0 < $1", [true, false, false]
 );
 compare!(
     /// TensorFlow's `LessEqual`: `x <= y`.
-    LESS_EQUAL, IsLessEqual, "LessEqual", Numbers, x, y => x <= y, [true, true, false]
+    LESS_EQUAL, IsLessEqual, "LessEqual", Numbers, x, y => x <= y, "$0 <= $1", [true, true, false]
 );
 compare!(
     /// TensorFlow's `Greater`: `x > y`.
-    GREATER, IsGreater, "Greater", Numbers, x, y => x > y, [false, false, true]
+    GREATER, IsGreater, "Greater", Numbers, x, y => x > y, "$0 > $1", [false, false, true]
 );
 compare!(
     /// TensorFlow's `GreaterEqual`: `x >= y`.
-    GREATER_EQUAL, IsGreaterEqual, "GreaterEqual", Numbers, x, y => x >= y, [false, true, true]
+    GREATER_EQUAL, IsGreaterEqual, "GreaterEqual", Numbers, x, y => x >= y, "$0 >= $1", [false, true, true]
 );
 
 #[derive(Clone, Copy)]
@@ -171,6 +183,7 @@ pub static LOGICAL_AND: CompareOp = CompareOp {
     name: "LogicalAnd",
     takes: Takes::Bools,
     kernel: |c| Ok(pair::<Bool8, _, Plain>(c, truth(And))),
+    cuda: "$0 & $1",
     cases: || logic_cases([false, false, false, true]),
 };
 
@@ -179,6 +192,7 @@ pub static LOGICAL_OR: CompareOp = CompareOp {
     name: "LogicalOr",
     takes: Takes::Bools,
     kernel: |c| Ok(pair::<Bool8, _, Plain>(c, truth(Or))),
+    cuda: "$0 | $1",
     cases: || logic_cases([false, true, true, true]),
 };
 
@@ -216,6 +230,14 @@ impl Op for LogicalNot {
 
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         Ok(unary::<Bool8, Bool8, Not, Plain>(0, Not))
+    }
+
+    fn cuda_map(&self, _c: &KernelContext<'_>) -> Option<CudaMap> {
+        Some(CudaMap::new("!$0"))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -1,9 +1,11 @@
 //! `Cumsum` and `Cumprod`: running sums and products along one axis.
 
+use super::cuda_rows::Parts;
 use super::number::Number;
 use super::values::{case, case_with, float};
 use crate::base::{Array, DType};
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch};
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, OpRef, Tensor};
 use smallvec::{SmallVec, smallvec};
 
@@ -74,6 +76,46 @@ impl Op for CumulativeOp {
             (DType::I64, true) => run::<i64>(way, 1, i64::times),
             (DType::Bool, _) => return Err("bool has no arithmetic".into()),
         })
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let (desc, dims) = (&c.inputs[0], &c.inputs[0].dims);
+        let axis = resolve(&c.ints(1).ok_or("the axis must be known when the step is planned")?, dims.len())?;
+        if desc.is_empty() {
+            return Ok(CudaKernel::default());
+        }
+        let (length, inner): (usize, usize) = (dims[axis], dims[axis + 1..].iter().product());
+        let columns = desc.len() / length;
+        let Parts { lanes, count, length: part } = Parts::new(columns, length, inner);
+        let code = |text: &str| {
+            CudaCode::new(format!("{}{text}", include_str!("cuda/cumulative_step.cu")))
+                .with_type("T", desc.dtype)
+                .with_constant("PRODUCT", self.product.into())
+                .with_constant("LANES", lanes as i64)
+        };
+        let x = CudaArg::input(0);
+        // Without chunks nothing comes before, and the parameter is not read.
+        let starts = if count == 1 { x } else { CudaArg::Buffer(CudaBuffer::Scratch(0)) };
+        let sizes = [columns, length, inner, count, part].map(CudaArg::size);
+        let flag = |name: &str| CudaArg::I32(c.attrs.bool(name).into());
+        let threads = columns * count * lanes;
+        let mut launches = Vec::new();
+        if count > 1 {
+            let args = [x, starts].into_iter().chain(sizes).chain([flag("reverse")]);
+            launches.push(CudaLaunch::elements(code(include_str!("cuda/cumulative_totals.cu")), threads, args));
+            let args = [starts, CudaArg::size(columns), CudaArg::size(count)];
+            launches.push(CudaLaunch::elements(code(include_str!("cuda/cumulative_starts.cu")), columns, args));
+        }
+        let whole = code(include_str!("cuda/cumulative.cu")).with_constant("CHUNKED", (count > 1).into());
+        let buffers = [x, starts, CudaArg::output(0)].into_iter();
+        let args = buffers.chain(sizes).chain([flag("reverse"), flag("exclusive")]);
+        launches.push(CudaLaunch::elements(whole, threads, args));
+        let scratch_bytes = if count > 1 { columns * count * desc.dtype.size() } else { 0 };
+        Ok(CudaKernel { scratch_bytes, ..CudaKernel::new(launches) })
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

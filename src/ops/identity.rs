@@ -3,8 +3,9 @@
 use super::values::{case, float};
 use super::{like_input, no_kernel};
 use crate::device::CpuKernel;
+use crate::device::cuda::CudaKernel;
 use crate::graph::{
-    Case, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Operation, Tensor, Traits,
+    Attrs, Case, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Operation, Tensor, Traits,
 };
 
 /// TensorFlow's `Identity`: the bytes of its input under another name.
@@ -51,6 +52,14 @@ impl Op for NoOp {
 
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         no_kernel()
+    }
+
+    fn cuda_kernel(&self, _c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        Ok(CudaKernel::default())
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -1,8 +1,10 @@
 //! `InTopKV2`: whether each row's target is among its `k` largest predictions, which accuracy counts.
 
+use super::cuda_rows::{ROWS, rows_launch};
 use super::support::{index_at, int_scalar, node, scoped};
 use crate::base::{Array, Bool8, DType, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaArg, CudaCode, CudaKernel};
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
 
 /// TensorFlow's `InTopKV2`: inputs predictions `[rows, classes]` (`float32`), targets `[rows]`, `k`. A row with a
@@ -51,6 +53,20 @@ impl Op for InTopKV2 {
             }
             Ok(())
         }))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let [rows, classes] = c.inputs[0].dims[..] else { return Err("predictions must be [rows, classes]".into()) };
+        let args = [CudaArg::input(0), CudaArg::input(1), CudaArg::input(2), CudaArg::output(0)];
+        let args = args.into_iter().chain([rows, classes].map(CudaArg::size));
+        let code = CudaCode::new(format!("{ROWS}{}", include_str!("cuda/in_top_k.cu")))
+            .with_type("I", c.inputs[1].dtype)
+            .with_type("K", c.inputs[2].dtype);
+        Ok(CudaKernel::new((rows > 0).then(|| rows_launch(code, DType::F32, (rows, classes), false, args))))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

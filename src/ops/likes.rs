@@ -5,7 +5,8 @@ use super::number::Number;
 use super::values::{case, float, ints};
 use crate::base::{Bool8, DType};
 use crate::device::CpuKernel;
-use crate::graph::{Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
+use crate::device::cuda::CudaMap;
+use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
 
 /// TensorFlow's `ZerosLike` and `OnesLike`.
 pub struct LikeOp {
@@ -54,6 +55,14 @@ impl Op for LikeOp {
                 Ok(())
             }),
         })
+    }
+
+    fn cuda_map(&self, _c: &KernelContext<'_>) -> Option<CudaMap> {
+        Some(CudaMap::new(if self.ones { "1" } else { "0" }))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

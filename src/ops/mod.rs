@@ -22,6 +22,8 @@ mod compare;
 mod concat;
 mod constant;
 mod copy;
+mod cuda_rows;
+mod cuda_values;
 mod cumulative;
 mod elementwise;
 mod functions;

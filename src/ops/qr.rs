@@ -5,6 +5,7 @@
 use super::number::Number;
 use crate::base::{Array, DType, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaArg, CudaCode, CudaKernel};
 use crate::graph::{Attrs, Case, Fact, InferContext, KernelContext, Op, Traits};
 
 /// TensorFlow's `Qr` of one matrix `[m, n]`, by Householder reflections: outputs `q` `[m, k]` and `r` `[k, n]`, where
@@ -135,6 +136,16 @@ impl Op for DiagPart {
             DType::F64 => kernel::<f64>(n),
             _ => kernel::<f32>(n),
         })
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let n = c.outputs[0].len();
+        let code = CudaCode::new(include_str!("cuda/diag_part.cu")).with_type("T", c.outputs[0].dtype);
+        Ok(CudaKernel::elements(code, n, [CudaArg::input(0), CudaArg::output(0), CudaArg::size(n)]))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

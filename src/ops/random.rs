@@ -8,13 +8,48 @@ use super::philox::{Drawn, Philox, Single};
 use super::support::{GRAIN, int_scalar, int_vector, sized, sizes_from};
 use crate::base::{Array, DType, Element, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, FailureText};
 use crate::graph::{Attrs, Case, Fact, InferContext, KernelContext, Op, Traits};
 use smallvec::{SmallVec, smallvec};
 use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Blocks of four numbers that a run takes per output element, used or not: TensorFlow's reserve for rejections.
 const RESERVED: u64 = 256;
+
+/// The node's two seeds; two zeros ask for entropy.
+fn seeds(attrs: &Attrs) -> (u64, u64) {
+    let entropy = || std::collections::hash_map::RandomState::new().build_hasher().finish();
+    match (attrs.int("seed").unwrap_or(0) as u64, attrs.int("seed2").unwrap_or(0) as u64) {
+        (0, 0) => (entropy(), entropy()),
+        seeds => seeds,
+    }
+}
+
+/// A CUDA kernel that draws `len` numbers by a text that follows `philox.cu`, and then moves on in the node's state.
+/// Input buffers in `bounds` go to both launches.
+fn drawing(attrs: &Attrs, code: [CudaCode; 2], per_block: usize, len: usize, bounds: &[CudaArg]) -> CudaKernel {
+    if len == 0 {
+        return CudaKernel::default();
+    }
+    let (seed, seed2) = seeds(attrs);
+    let [draw, taken] = code;
+    let state = CudaArg::Buffer(CudaBuffer::State(0));
+    let mut args = vec![state];
+    args.extend_from_slice(bounds);
+    let mut drawn = args.clone();
+    drawn.push(CudaArg::output(0));
+    drawn.extend((!bounds.is_empty()).then_some(CudaArg::Failure));
+    drawn.push(CudaArg::size(len));
+    args.push(CudaArg::U64((len as u64).wrapping_mul(RESERVED)));
+    let taken = CudaLaunch::Code { code: taken, blocks: 1, threads: 32, shared_bytes: 0, args };
+    let state = [seed, seed2, 0].into_iter().flat_map(u64::to_le_bytes).collect();
+    CudaKernel {
+        state: Some(state),
+        ..CudaKernel::new([CudaLaunch::elements(draw, len.div_ceil(per_block), drawn), taken])
+    }
+}
 
 /// Where the stream of an op stands.
 struct Position {
@@ -23,11 +58,9 @@ struct Position {
 }
 
 impl Position {
-    /// The stream of the node's seeds; two zeros ask for entropy.
+    /// The start of the node's stream.
     fn new(attrs: &Attrs) -> Position {
-        let seeds = (attrs.int("seed").unwrap_or(0) as u64, attrs.int("seed2").unwrap_or(0) as u64);
-        let entropy = || std::collections::hash_map::RandomState::new().build_hasher().finish();
-        let (seed, seed2) = if seeds == (0, 0) { (entropy(), entropy()) } else { seeds };
+        let (seed, seed2) = seeds(attrs);
         Position { start: Philox::new(seed, seed2), taken: AtomicU64::new(0) }
     }
 
@@ -129,7 +162,7 @@ fn seeded() -> Attrs {
 }
 
 macro_rules! random {
-    ($(#[$doc:meta])* $op:ident, $name:literal, $kernel:ident, $values:expr) => {
+    ($(#[$doc:meta])* $op:ident, $name:literal, $kernel:ident, $kind:literal, $values:expr) => {
         $(#[$doc])*
         pub struct $op;
 
@@ -157,6 +190,19 @@ macro_rules! random {
                 })
             }
 
+            fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+                let desc = &c.outputs[0];
+                let draw = CudaCode::new(concat!(include_str!("cuda/philox.cu"), include_str!("cuda/random.cu")))
+                    .with_type("T", desc.dtype)
+                    .with_constant("KIND", $kind);
+                let taken = CudaCode::new(include_str!("cuda/random_taken.cu"));
+                Ok(drawing(c.attrs, [draw, taken], 16 / desc.dtype.size(), desc.len(), &[]))
+            }
+
+            fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+                true
+            }
+
             fn cases(&self) -> Vec<Case> {
                 let outputs = Array::new(&[3], &$values).ok();
                 let attrs = seeded().with("dtype", DType::F32);
@@ -171,6 +217,7 @@ random!(
     RandomUniform,
     "RandomUniform",
     uniform,
+    0,
     [0.40639675f32, 0.8575996, 0.05539584]
 );
 random!(
@@ -178,6 +225,7 @@ random!(
     RandomStandardNormal,
     "RandomStandardNormal",
     normal,
+    1,
     [-1.0467793f32, 0.8397046, 1.2358364]
 );
 random!(
@@ -185,6 +233,7 @@ random!(
     TruncatedNormal,
     "TruncatedNormal",
     truncated,
+    2,
     [-1.0467793f32, 0.8397046, 1.2358364]
 );
 
@@ -256,12 +305,34 @@ impl Op for RandomUniformInt {
         })
     }
 
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let desc = &c.outputs[0];
+        let draw = concat!(include_str!("cuda/philox.cu"), include_str!("cuda/random_int.cu"));
+        let code = [draw, include_str!("cuda/random_int_taken.cu")];
+        let code = code.map(|text| CudaCode::new(text).with_type("T", desc.dtype));
+        let bounds = [CudaArg::input(1), CudaArg::input(2)];
+        // The kernel tells how far minval is above maxval, and minval, both cut to their bits.
+        let failure: FailureText = Arc::new(|above, low| match above < TOLD && low.abs() < i64::from(i32::MAX) {
+            true => empty_range(low, low - above),
+            false => "minval must be below maxval".into(),
+        });
+        let kernel = drawing(c.attrs, code, 16 / desc.dtype.size(), desc.len(), &bounds);
+        Ok(CudaKernel { failure: Some(failure), ..kernel })
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
     fn cases(&self) -> Vec<Case> {
         let outputs = Array::new(&[5], &[9i32, 5, 2, 9, 1]).ok();
         let bounds = [Array::scalar(0i32), Array::scalar(10i32)];
         outputs.and_then(|o| case(seeded(), &bounds, o)).into_iter().collect()
     }
 }
+
+/// The largest position that a failed CUDA kernel can tell.
+const TOLD: i64 = 0x3fff_ffff;
 
 fn empty_range(low: i64, high: i64) -> String {
     format!("minval must be below maxval, got {low} and {high}")

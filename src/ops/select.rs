@@ -7,7 +7,8 @@ use super::elementwise::{GRAIN, Shared};
 use super::values::{bools, case, float};
 use crate::base::{Bool8, DType, Dims, Element};
 use crate::device::CpuKernel;
-use crate::graph::{Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor};
+use crate::device::cuda::{CudaKernel, CudaMap, MapStep, Operand, map_kernel};
+use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor};
 
 /// TensorFlow's `Select` and `SelectV2`: input 1 where input 0 is true, else input 2.
 pub struct SelectOp {
@@ -21,6 +22,22 @@ pub static SELECT: SelectOp = SelectOp { name: "Select", broadcasts: false };
 
 /// TensorFlow's `SelectV2`: condition and choices broadcast.
 pub static SELECT_V2: SelectOp = SelectOp { name: "SelectV2", broadcasts: true };
+
+/// One element in CUDA C.
+const CHOICE: &str = "$0 ? $1 : $2";
+
+impl SelectOp {
+    /// The sizes by which the condition broadcasts to the output.
+    fn condition(&self, c: &KernelContext<'_>) -> Dims {
+        let (own, output) = (&c.inputs[0].dims, &c.outputs[0].dims);
+        if self.broadcasts || own.len() == output.len() {
+            return own.clone();
+        }
+        // A vector decides on rows: [n] is [n, 1, …].
+        let ones = output.len().saturating_sub(own.len());
+        own.iter().copied().chain(std::iter::repeat_n(1, ones)).collect()
+    }
+}
 
 impl Op for SelectOp {
     fn name(&self) -> &'static str {
@@ -71,14 +88,7 @@ impl Op for SelectOp {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        let output = &c.outputs[0].dims;
-        let condition = if self.broadcasts || c.inputs[0].dims.len() == output.len() {
-            c.inputs[0].dims.clone()
-        } else {
-            // A vector decides on rows: [n] is [n, 1, …].
-            let ones = output.len().saturating_sub(c.inputs[0].dims.len());
-            c.inputs[0].dims.iter().copied().chain(std::iter::repeat_n(1, ones)).collect()
-        };
+        let (condition, output) = (self.condition(c), &c.outputs[0].dims);
         let steps = [&condition, &c.inputs[1].dims, &c.inputs[2].dims].map(|d| steps(d, output));
         Ok(match c.inputs[1].dtype {
             DType::F32 => select::<f32>(output.clone(), steps),
@@ -87,6 +97,24 @@ impl Op for SelectOp {
             DType::I64 => select::<i64>(output.clone(), steps),
             DType::Bool => select::<Bool8>(output.clone(), steps),
         })
+    }
+
+    fn cuda_map(&self, c: &KernelContext<'_>) -> Option<CudaMap> {
+        // Not where a vector decides on rows, which is no broadcasting of NumPy's.
+        let by_rows = c.inputs[0].dims.len() == 1 && c.outputs[0].dims.len() > 1;
+        (self.broadcasts || !by_rows).then(|| CudaMap::new(CHOICE))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let dtype = c.outputs[0].dtype;
+        let step = MapStep { map: CudaMap::new(CHOICE), dtype, operands: (0..3).map(Operand::Input).collect() };
+        let choices = c.inputs[1..].iter().map(|d| (dtype, d.dims.clone()));
+        let inputs: Vec<_> = std::iter::once((DType::Bool, self.condition(c))).chain(choices).collect();
+        map_kernel(&[step], &inputs, &c.outputs[0].dims)
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

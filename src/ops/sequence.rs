@@ -3,6 +3,7 @@
 use super::support::{around, axis_of, by_dtype, index_at, int_scalar, node, scoped, sized};
 use crate::base::{Array, DType, Element, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaArg, CudaCode, CudaKernel};
 use crate::graph::{
     Attrs, Case, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
 };
@@ -88,6 +89,27 @@ impl Op for Range {
         })
     }
 
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let (dtype, len) = (c.outputs[0].dtype, c.outputs[0].len());
+        let number = |i: usize| -> Option<CudaArg> {
+            let value = c.values.get(i)?.as_deref()?;
+            Some(match dtype {
+                DType::F32 => CudaArg::F32(*value.as_slice().ok()?.first()?),
+                DType::F64 => CudaArg::F64(*value.as_slice().ok()?.first()?),
+                DType::I32 => CudaArg::I32(*value.as_slice().ok()?.first()?),
+                _ => CudaArg::I64(*value.as_slice().ok()?.first()?),
+            })
+        };
+        let ends = number(0).zip(number(2));
+        let (start, delta) = ends.ok_or("start and delta must be known when the step is planned")?;
+        let code = CudaCode::new(include_str!("cuda/range.cu")).with_type("T", dtype);
+        Ok(CudaKernel::elements(code, len, [CudaArg::output(0), start, delta, CudaArg::size(len)]))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
     fn cases(&self) -> Vec<Case> {
         let inputs = [2i32, 11, 3].map(Array::scalar).to_vec();
         let outputs = Array::new(&[3], &[2i32, 5, 8]).ok();
@@ -161,6 +183,23 @@ impl Op for OneHot {
         let (_, depth, inner) = around(&c.outputs[0].dims, axis);
         let count = c.inputs[0].len();
         Ok(by_dtype!(c.outputs[0].dtype, T => kernel::<T>(count, depth, inner)))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let axis = hot_axis(c.attrs, c.inputs[0].dims.len())?;
+        let (_, depth, inner) = around(&c.outputs[0].dims, axis);
+        let len = c.outputs[0].len();
+        let number = if len <= 1 << 30 { DType::I32 } else { DType::I64 };
+        let code = CudaCode::new(include_str!("cuda/one_hot.cu"))
+            .with_type("T", c.outputs[0].dtype)
+            .with_type("I", c.inputs[0].dtype)
+            .with_type("N", number);
+        let buffers = [CudaArg::input(0), CudaArg::input(2), CudaArg::input(3), CudaArg::output(0)];
+        Ok(CudaKernel::elements(code, len, buffers.into_iter().chain([len, depth, inner].map(CudaArg::size))))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -3,8 +3,10 @@
 //! Invariant: of a shape that is known when the graph is built they are constants of the same name, as TensorFlow
 //! builds them.
 
+use super::cuda_values::values_launches;
 use super::values::{case, float, ints};
 use crate::base::{Array, DType, Dims, Element, Shape};
+use crate::device::cuda::CudaKernel;
 use crate::device::{CpuKernel, Launch};
 use crate::graph::{
     Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
@@ -28,6 +30,14 @@ fn values(values: Dims, dtype: DType, shape: &Shape) -> Option<Array> {
         }
         _ => Array::new(&dims, &values.iter().map(|&v| i32::try_from(v).ok()).collect::<Option<Vec<_>>>()?).ok(),
     }
+}
+
+/// The values for known sizes.
+fn values_of(c: &KernelContext<'_>, facts: fn(&[Option<usize>]) -> Option<Dims>) -> Result<Array, String> {
+    let dims: Vec<Option<usize>> = c.inputs[0].dims.iter().copied().map(Some).collect();
+    let shape = Shape::known(&c.outputs[0].dims);
+    let values = facts(&dims).and_then(|v| values(v, out_type(c.attrs).ok()?, &shape));
+    values.ok_or_else(|| "the value does not fit int32; set out_type to int64".into())
 }
 
 fn copy_out<T: Element>(l: &Launch<'_>, values: &Array) -> Result<(), String> {
@@ -70,15 +80,20 @@ macro_rules! shape_fact {
             }
 
             fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-                let facts: fn(&[Option<usize>]) -> Option<Dims> = $facts;
-                let dims: Vec<Option<usize>> = c.inputs[0].dims.iter().copied().map(Some).collect();
-                let shape = Shape::known(&c.outputs[0].dims);
-                let values = facts(&dims).and_then(|v| values(v, out_type(c.attrs).ok()?, &shape));
-                let values = values.ok_or("the value does not fit int32; set out_type to int64")?;
+                let values = values_of(c, $facts)?;
                 Ok(Box::new(move |l| match values.dtype() {
                     DType::I64 => copy_out::<i64>(l, &values),
                     _ => copy_out::<i32>(l, &values),
                 }))
+            }
+
+            fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+                let values = values_of(c, $facts)?;
+                Ok(CudaKernel::new(values_launches(0, values.dtype(), &values.to_i64().unwrap_or_default())))
+            }
+
+            fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+                true
             }
 
             fn cases(&self) -> Vec<Case> {

@@ -2,11 +2,14 @@
 //!
 //! All subtract a row's largest value first, so they do not overflow. Absent: other axes; transpose to get them last.
 
+use super::cuda_rows::{ROWS, rows_launch};
 use super::functions::Real;
 use super::support::{build, by_rows, index_at, node, scoped, sized};
 use crate::base::{Array, DType, Shape};
+use crate::device::cuda::{CudaArg, CudaCode, CudaKernel, CudaLaunch, FailureText};
 use crate::device::{CpuKernel, Launch};
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
+use std::sync::Arc;
 
 /// TensorFlow's `Softmax`: `exp(x) / sum(exp(x))` over the last axis.
 pub struct Softmax;
@@ -80,6 +83,34 @@ fn classes(c: &KernelContext<'_>) -> usize {
     c.inputs[0].dims.last().copied().unwrap_or(1)
 }
 
+/// The CUDA kernel of a softmax, or of its logarithm.
+fn softmax_launch(c: &KernelContext<'_>, log: bool) -> CudaKernel {
+    let (dtype, classes, len) = (c.inputs[0].dtype, classes(c), c.inputs[0].len());
+    if len == 0 {
+        return CudaKernel::default();
+    }
+    let rows = len / classes;
+    let code = CudaCode::new(format!("{ROWS}{}", include_str!("cuda/softmax.cu"))).with_constant("LOG", log.into());
+    let args = [CudaArg::input(0), CudaArg::output(0), CudaArg::size(rows), CudaArg::size(classes)];
+    CudaKernel::new([rows_launch(code, dtype, (rows, classes), true, args)])
+}
+
+/// The launch of a cross entropy, whose text has its labels' type as `I`.
+fn cross_entropy_launch(c: &KernelContext<'_>, text: &str, fails: bool) -> Option<CudaLaunch> {
+    let [rows, classes] = c.inputs[0].dims[..] else { return None };
+    let code = CudaCode::new(format!("{ROWS}{}{text}", include_str!("cuda/cross_entropy.cu")));
+    let code = if fails { code.with_type("I", c.inputs[1].dtype) } else { code };
+    let mut args = vec![CudaArg::input(0), CudaArg::input(1), CudaArg::output(0), CudaArg::output(1)];
+    args.extend(fails.then_some(CudaArg::Failure));
+    args.extend([rows, classes].map(CudaArg::size));
+    (rows > 0).then(|| rows_launch(code, c.inputs[0].dtype, (rows, classes), true, args))
+}
+
+/// The error of a label that is no class.
+fn no_class(row: i64, label: i64, classes: usize) -> String {
+    format!("label {label} (row {row}) is not in [0, {classes})")
+}
+
 /// The sum over the last axis, which stays with size one.
 fn sum_last<'g>(x: Tensor<'g>) -> Tensor<'g> {
     let graph = x.graph();
@@ -132,6 +163,14 @@ impl Op for Softmax {
         })
     }
 
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        Ok(softmax_launch(c, false))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
     fn cases(&self) -> Vec<Case> {
         small_case("Softmax").into_iter().collect()
     }
@@ -157,6 +196,14 @@ impl Op for LogSoftmax {
             DType::F64 => rowwise::<f64>(classes(c), log_softmax_row),
             _ => rowwise::<f32>(classes(c), log_softmax_row),
         })
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        Ok(softmax_launch(c, true))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -238,6 +285,15 @@ impl Op for SoftmaxCrossEntropyWithLogits {
         })
     }
 
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let text = include_str!("cuda/cross_entropy_dense.cu");
+        Ok(CudaKernel::new(cross_entropy_launch(c, text, false)))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
     fn cases(&self) -> Vec<Case> {
         let build = || -> Option<Case> {
             let x = Array::new(&[1, 3], &[1.0f32, 2.0, 3.0]).ok()?;
@@ -283,7 +339,7 @@ impl Op for SparseSoftmaxCrossEntropyWithLogits {
             Box::new(move |l| {
                 let label = index_at(l, 1);
                 if let Some(i) = (0..rows).find(|&i| !usize::try_from(label(i)).is_ok_and(|c| c < classes)) {
-                    return Err(format!("label {} (row {i}) is not in [0, {classes})", label(i)));
+                    return Err(no_class(i as i64, label(i), classes));
                 }
                 rows_and_losses::<T>(l, classes, |row, x, loss, y| {
                     let (sum, max) = (exps(x, y), largest(x));
@@ -299,6 +355,17 @@ impl Op for SparseSoftmaxCrossEntropyWithLogits {
             DType::F64 => kernel::<f64>(c.inputs[1].len(), classes(c)),
             _ => kernel::<f32>(c.inputs[1].len(), classes(c)),
         })
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let classes = classes(c);
+        let failure: FailureText = Arc::new(move |row, label| no_class(row, label, classes));
+        let launch = cross_entropy_launch(c, include_str!("cuda/cross_entropy_sparse.cu"), true);
+        Ok(CudaKernel { failure: Some(failure), ..CudaKernel::new(launch) })
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -9,7 +9,10 @@ use super::unary_grad as grad;
 use super::values::{array, case, float, ints};
 use crate::base::DType;
 use crate::device::CpuKernel;
-use crate::graph::{Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
+use crate::device::cuda::CudaMap;
+use crate::graph::{
+    Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
+};
 
 /// An element-wise op of one input, whose output has its type and shape.
 pub struct UnaryOp {
@@ -19,6 +22,8 @@ pub struct UnaryOp {
     /// Floating-point operations per element, for the cost.
     flops: f64,
     kernel: fn(&KernelContext<'_>) -> Result<CpuKernel, String>,
+    /// One element in CUDA C.
+    cuda: &'static str,
     gradient: for<'g> fn(&GradContext<'g>) -> Option<InputGradients<'g>>,
     cases: fn() -> Vec<Case>,
 }
@@ -53,6 +58,14 @@ impl Op for UnaryOp {
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         (self.kernel)(c)
+    }
+
+    fn cuda_map(&self, _c: &KernelContext<'_>) -> Option<CudaMap> {
+        Some(CudaMap::new(self.cuda))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -95,7 +108,7 @@ fn points(points: &[f32], formula: fn(f64) -> f64) -> Vec<Case> {
 }
 
 macro_rules! unary_ops {
-    ($($(#[$doc:meta])* $op:ident = $name:literal, $method:ident, $kind:ident($function:expr), $flops:literal,
+    ($($(#[$doc:meta])* $op:ident = $name:literal, $method:ident, $kind:ident($function:expr, $cuda:literal), $flops:literal,
        $flat:literal, $gradient:expr, $cases:expr;)*) => {
         $($(#[$doc])*
         pub static $op: UnaryOp = UnaryOp {
@@ -104,6 +117,7 @@ macro_rules! unary_ops {
             no_gradient: $flat,
             flops: $flops,
             kernel: |c| $kind(c, $function),
+            cuda: $cuda,
             gradient: $gradient,
             cases: || $cases,
         };)*
@@ -131,50 +145,50 @@ fn with_ints(mut cases: Vec<Case>, input: &[i32], output: &[i32]) -> Vec<Case> {
 
 unary_ops! {
     /// TensorFlow's `Neg`: `-x`.
-    NEG = "Neg", negative, numbers(f::Negated), 1.0, false, grad::neg,
+    NEG = "Neg", negative, numbers(f::Negated, "turret_negated($0)"), 1.0, false, grad::neg,
         with_ints(points(&SIGNED, |x| -x), &[3, i32::MIN], &[-3, i32::MIN]);
     /// TensorFlow's `Abs`: `|x|`.
-    ABS = "Abs", abs, numbers(f::Magnitude), 1.0, false, grad::abs,
+    ABS = "Abs", abs, numbers(f::Magnitude, "turret_magnitude($0)"), 1.0, false, grad::abs,
         with_ints(points(&SIGNED, f64::abs), &[-3, i32::MIN], &[3, i32::MIN]);
     /// TensorFlow's `Sign`: -1, 0 or 1.
-    SIGN = "Sign", sign, numbers(f::Signum), 1.0, true, nothing,
+    SIGN = "Sign", sign, numbers(f::Signum, "turret_sign($0)"), 1.0, true, nothing,
         with_ints(points(&SIGNED, f64::signum), &[-3, 0, 9], &[-1, 0, 1]);
     /// TensorFlow's `Square`: `x²`.
-    SQUARE = "Square", square, numbers(f::Squared), 1.0, false, grad::square,
+    SQUARE = "Square", square, numbers(f::Squared, "turret_times($0, $0)"), 1.0, false, grad::square,
         with_ints(points(&SIGNED, |x| x * x), &[-3, 4], &[9, 16]);
     /// TensorFlow's `Floor`: rounded toward minus infinity.
-    FLOOR = "Floor", floor, floats(f::Floored), 1.0, true, nothing, points(&SIGNED, f64::floor);
+    FLOOR = "Floor", floor, floats(f::Floored, "turret_floor($0)"), 1.0, true, nothing, points(&SIGNED, f64::floor);
     /// TensorFlow's `Sqrt`: the square root.
-    SQRT = "Sqrt", sqrt, floats(f::Root), 4.0, false, grad::sqrt, points(&POSITIVE, f64::sqrt);
+    SQRT = "Sqrt", sqrt, floats(f::Root, "turret_sqrt($0)"), 4.0, false, grad::sqrt, points(&POSITIVE, f64::sqrt);
     /// TensorFlow's `Rsqrt`: one over the square root.
-    RSQRT = "Rsqrt", rsqrt, floats(f::OneOverRoot), 8.0, false, grad::rsqrt, points(&POSITIVE, |x| 1.0 / x.sqrt());
+    RSQRT = "Rsqrt", rsqrt, floats(f::OneOverRoot, "1 / turret_sqrt($0)"), 8.0, false, grad::rsqrt, points(&POSITIVE, |x| 1.0 / x.sqrt());
     /// TensorFlow's `Reciprocal`: `1 / x`.
-    RECIPROCAL = "Reciprocal", reciprocal, floats(f::OneOver), 4.0, false, grad::reciprocal, points(&SIGNED, |x| 1.0 / x);
+    RECIPROCAL = "Reciprocal", reciprocal, floats(f::OneOver, "1 / $0"), 4.0, false, grad::reciprocal, points(&SIGNED, |x| 1.0 / x);
     /// TensorFlow's `Exp`: e to the power `x`.
-    EXP = "Exp", exp, floats(f::Exponential), 12.0, false, grad::exp, points(&SIGNED, f64::exp);
+    EXP = "Exp", exp, floats(f::Exponential, "turret_exp($0)"), 12.0, false, grad::exp, points(&SIGNED, f64::exp);
     /// TensorFlow's `Log`: the natural logarithm.
-    LOG = "Log", log, floats(f::Logarithm), 12.0, false, grad::log, points(&POSITIVE, f64::ln);
+    LOG = "Log", log, floats(f::Logarithm, "turret_log($0)"), 12.0, false, grad::log, points(&POSITIVE, f64::ln);
     /// TensorFlow's `Log1p`: the natural logarithm of `1 + x`.
-    LOG1P = "Log1p", log1p, floats(f::LogarithmOf1Plus), 16.0, false, grad::log1p, points(&POSITIVE, f64::ln_1p);
+    LOG1P = "Log1p", log1p, floats(f::LogarithmOf1Plus, "turret_log1p($0)"), 16.0, false, grad::log1p, points(&POSITIVE, f64::ln_1p);
     /// TensorFlow's `Tanh`.
-    TANH = "Tanh", tanh, floats(f::HyperbolicTangent), 16.0, false, grad::tanh, points(&SIGNED, f64::tanh);
+    TANH = "Tanh", tanh, floats(f::HyperbolicTangent, "turret_tanh($0)"), 16.0, false, grad::tanh, points(&SIGNED, f64::tanh);
     /// TensorFlow's `Sin`, of an angle in radians.
-    SIN = "Sin", sin, floats(f::Sine), 16.0, false, grad::sin, points(&SIGNED, f64::sin);
+    SIN = "Sin", sin, floats(f::Sine, "turret_sin($0)"), 16.0, false, grad::sin, points(&SIGNED, f64::sin);
     /// TensorFlow's `Cos`, of an angle in radians.
-    COS = "Cos", cos, floats(f::Cosine), 16.0, false, grad::cos, points(&SIGNED, f64::cos);
+    COS = "Cos", cos, floats(f::Cosine, "turret_cos($0)"), 16.0, false, grad::cos, points(&SIGNED, f64::cos);
     /// TensorFlow's `Sigmoid`: `1 / (1 + exp(-x))`.
-    SIGMOID = "Sigmoid", sigmoid, floats(f::Logistic), 16.0, false, grad::sigmoid,
+    SIGMOID = "Sigmoid", sigmoid, floats(f::Logistic, "turret_logistic($0)"), 16.0, false, grad::sigmoid,
         points(&SIGNED, |x| 1.0 / (1.0 + (-x).exp()));
     /// TensorFlow's `Softplus`: `log(1 + exp(x))`.
-    SOFTPLUS = "Softplus", softplus, floats(f::SoftRectified), 30.0, false, grad::softplus,
+    SOFTPLUS = "Softplus", softplus, floats(f::SoftRectified, "turret_soft_rectified($0)"), 30.0, false, grad::softplus,
         points(&SIGNED, |x| x.max(0.0) + (-x.abs()).exp().ln_1p());
     /// TensorFlow's `Relu`: `max(x, 0)`.
-    RELU = "Relu", relu, numbers(f::Rectified), 1.0, false, grad::relu, {
+    RELU = "Relu", relu, numbers(f::Rectified, "turret_rectified($0)"), 1.0, false, grad::relu, {
         let mut cases = with_ints(points(&SIGNED, |x| x.max(0.0)), &[-3, 4], &[0, 4]);
         cases.push(case(vec![array(&[2], &[-1.5f64, 2.5])], vec![array(&[2], &[0.0f64, 2.5])], true));
         cases
     };
     /// TensorFlow's `Relu6`: `min(max(x, 0), 6)`.
-    RELU6 = "Relu6", relu6, numbers(f::RectifiedTo6), 2.0, false, grad::relu6,
+    RELU6 = "Relu6", relu6, numbers(f::RectifiedTo6, "$0 > 6 ? 6 : turret_rectified($0)"), 2.0, false, grad::relu6,
         with_ints(points(&SIGNED, |x| x.clamp(0.0, 6.0)), &[-3, 4, 9], &[0, 4, 6]);
 }

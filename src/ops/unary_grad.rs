@@ -111,7 +111,7 @@ fn points(x: &[f32; 3], y: &[f32; 3], expected: fn(f32, f32) -> f32) -> Vec<Case
 }
 
 macro_rules! grad_op {
-    ($(#[$doc:meta])* $op:ident = $name:literal, $function:expr, $gradient:expr, $cases:expr) => {
+    ($(#[$doc:meta])* $op:ident = $name:literal, $function:expr, $cuda:literal, $gradient:expr, $cases:expr) => {
         $(#[$doc])*
         pub static $op: BinaryOp = BinaryOp {
             name: $name,
@@ -119,6 +119,8 @@ macro_rules! grad_op {
             same_shape: true,
             traits: IN_PLACE,
             kernel: |c| floats(c, $function),
+            cuda: $cuda,
+            refuses: None,
             gradient: $gradient,
             cases: || $cases,
         };
@@ -127,19 +129,19 @@ macro_rules! grad_op {
 
 grad_op!(
     /// TensorFlow's `ReluGrad`: input 0, the gradient, where input 1, the relu's output or input, is above zero.
-    RELU_GRAD = "ReluGrad", f::RectifiedSlope,
+    RELU_GRAD = "ReluGrad", f::RectifiedSlope, "$1 > 0 ? $0 : 0",
     |c| two(c.grad().apply_with(&RELU_GRAD, "ReluGrad", c.inputs[1]), c.inputs[1].zeros_like()),
     points(&[1.5, -2.0, 3.0], &[0.5, -1.0, 2.0], |g, y| if y > 0.0 { g } else { 0.0 })
 );
 grad_op!(
     /// TensorFlow's `Relu6Grad`: input 0, the gradient, where input 1, the relu's output, is within 0 and 6.
-    RELU6_GRAD = "Relu6Grad", f::RectifiedTo6Slope,
+    RELU6_GRAD = "Relu6Grad", f::RectifiedTo6Slope, "$1 > 0 && $1 < 6 ? $0 : 0",
     |c| two(c.grad().apply_with(&RELU6_GRAD, "Relu6Grad", c.inputs[1]), c.inputs[1].zeros_like()),
     points(&[1.5, -2.0, 3.0], &[0.5, -1.0, 7.0], |g, y| if y > 0.0 && y < 6.0 { g } else { 0.0 })
 );
 grad_op!(
     /// TensorFlow's `TanhGrad`: `dy * (1 - y²)` of inputs `y`, `dy`.
-    TANH_GRAD = "TanhGrad", f::HyperbolicTangentSlope,
+    TANH_GRAD = "TanhGrad", f::HyperbolicTangentSlope, "$1 * (1 - $0 * $0)",
     |c| {
         let (y, dy, grad) = (c.inputs[0], c.inputs[1], c.grad());
         two(grad * -2.0 * dy * y, y.apply_with(&TANH_GRAD, "TanhGrad", grad))
@@ -148,7 +150,7 @@ grad_op!(
 );
 grad_op!(
     /// TensorFlow's `SigmoidGrad`: `dy * y * (1 - y)` of inputs `y`, `dy`.
-    SIGMOID_GRAD = "SigmoidGrad", f::LogisticSlope,
+    SIGMOID_GRAD = "SigmoidGrad", f::LogisticSlope, "$1 * $0 * (1 - $0)",
     |c| {
         let (y, dy, grad) = (c.inputs[0], c.inputs[1], c.grad());
         let scaled = grad * dy;
@@ -158,7 +160,7 @@ grad_op!(
 );
 grad_op!(
     /// TensorFlow's `SqrtGrad`: `dy * 0.5 / y` of inputs `y`, `dy`.
-    SQRT_GRAD = "SqrtGrad", f::RootSlope,
+    SQRT_GRAD = "SqrtGrad", f::RootSlope, "$1 * 0.5f / $0",
     |c| {
         let scaled = c.grad().apply_with(&REAL_DIV, "truediv", c.inputs[0]);
         two(scaled.apply(&NEG) * c.outputs[0], 0.5 * scaled)
@@ -167,7 +169,7 @@ grad_op!(
 );
 grad_op!(
     /// TensorFlow's `RsqrtGrad`: `dy * -0.5 * y³` of inputs `y`, `dy`.
-    RSQRT_GRAD = "RsqrtGrad", f::OneOverRootSlope,
+    RSQRT_GRAD = "RsqrtGrad", f::OneOverRootSlope, "-($1 * 0.5f * ($0 * $0 * $0))",
     |c| {
         let (y, dy, grad) = (c.inputs[0], c.inputs[1], c.grad());
         two(-1.5 * grad * dy * y.square(), y.apply_with(&RSQRT_GRAD, "RsqrtGrad", grad))
@@ -176,7 +178,7 @@ grad_op!(
 );
 grad_op!(
     /// TensorFlow's `ReciprocalGrad`: `-dy * y²` of inputs `y`, `dy`.
-    RECIPROCAL_GRAD = "ReciprocalGrad", f::OneOverSlope,
+    RECIPROCAL_GRAD = "ReciprocalGrad", f::OneOverSlope, "-($1 * ($0 * $0))",
     |c| {
         let (y, dy, grad) = (c.inputs[0], c.inputs[1], c.grad());
         two(grad * -2.0 * dy * y, y.apply_with(&RECIPROCAL_GRAD, "ReciprocalGrad", grad))
@@ -185,7 +187,7 @@ grad_op!(
 );
 grad_op!(
     /// TensorFlow's `SoftplusGrad`: `g / (1 + exp(-x))` of inputs `g`, `x`.
-    SOFTPLUS_GRAD = "SoftplusGrad", f::SoftRectifiedSlope,
+    SOFTPLUS_GRAD = "SoftplusGrad", f::SoftRectifiedSlope, "$0 * turret_logistic($1)",
     |c| {
         let (dy, x, grad) = (c.inputs[0], c.inputs[1], c.grad());
         let bell = x.apply(&NEG).exp() + 2.0 + x.exp();

@@ -31,7 +31,7 @@ impl Grid {
         let mut axes: SmallVec<[usize; 4]> = SmallVec::new();
         let mut steps: Vec<SmallVec<[usize; 4]>> = vec![SmallVec::new(); inputs.len()];
         let mut next: SmallVec<[usize; 8]> = SmallVec::from_elem(1, inputs.len());
-        for dims in inputs.iter().filter(|d| d.len() > output.len()) {
+        if let Some(dims) = inputs.iter().find(|d| d.len() > output.len()) {
             return Err(format!("sizes {dims:?} do not broadcast to {output:?}: they have more axes"));
         }
         for back in 0..output.len() {
