@@ -9,6 +9,8 @@ mod cases;
 mod classifier;
 #[path = "suite/command.rs"]
 mod command;
+#[path = "suite/cuda/mod.rs"]
+mod cuda;
 #[path = "suite/differential/mod.rs"]
 mod differential;
 #[path = "suite/dumps.rs"]
