@@ -3,6 +3,8 @@
 //! The code of the tests lives in `tests/suite`, the recorded figures in `tests/fixtures`; the environment variable
 //! `TURRET_FIXTURES` names another folder of the same layout to judge by.
 
+#[path = "suite/averaging.rs"]
+mod averaging;
 #[path = "suite/cases/mod.rs"]
 mod cases;
 #[path = "suite/classifier.rs"]

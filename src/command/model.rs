@@ -1,8 +1,6 @@
 //! The built-in model: the article's program, written as a user would write it.
 
-use super::options::{
-    AverageOn, GlobalOptions, Inputs, ModelOptions, OptimizerName, StepOptions, TowerOptions, Variables,
-};
+use super::options::{GlobalOptions, Inputs, ModelOptions, OptimizerName, StepOptions, TowerOptions, Variables};
 use super::tell;
 use anyhow::{Result, bail, ensure};
 use turret::base::DType;
@@ -88,11 +86,7 @@ pub(super) fn build<'g>(g: &'g Graph, options: &ModelOptions, count: usize, vari
         OptimizerName::Rmsprop => Optimizer::rms_prop(rate),
         OptimizerName::Adagrad => Optimizer::adagrad(rate),
     };
-    let average_on = match options.average_on {
-        AverageOn::Cpu => "/cpu:0",
-        AverageOn::Gpu => "/gpu:0",
-    };
-    let towers = Towers::new(g, count).variables(placement).average_on(average_on);
+    let towers = Towers::new(g, count).variables(placement).average_at(options.average_on.place());
     let (width, dims) = (options.dim_in, &options.dims.0[..]);
     let mut inputs: Vec<Input<'g>> = Vec::new();
     let mut built = match options.inputs {

@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use turret::device::Machine;
 use turret::run::{CudaOptions, SessionOptions};
+use turret::train::AveragePlace;
 
 /// The most towers that are built.
 const MAX_TOWERS: u64 = 1024;
@@ -137,8 +138,31 @@ pub(super) enum OptimizerName {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum AverageOn {
+    /// On the host
     Cpu,
+    /// On /gpu:0
     Gpu,
+    /// Each on its variable's device
+    Variables,
+    /// Over the towers' GPUs, balanced by bytes
+    Spread,
+    /// Summed on all towers' GPUs, by NCCL where it can be used
+    AllReduce,
+    /// Small ones beside their variables, large ones spread or all-reduced
+    Auto,
+}
+
+impl AverageOn {
+    pub fn place(self) -> AveragePlace {
+        match self {
+            AverageOn::Cpu => AveragePlace::Device("/cpu:0".into()),
+            AverageOn::Gpu => AveragePlace::Device("/gpu:0".into()),
+            AverageOn::Variables => AveragePlace::BesideVariables,
+            AverageOn::Spread => AveragePlace::Spread,
+            AverageOn::AllReduce => AveragePlace::AllReduce,
+            AverageOn::Auto => AveragePlace::BySize,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -212,7 +236,7 @@ pub(super) struct ModelOptions {
     /// The learning rate
     #[arg(long, value_name = "RATE", default_value = "0.01", value_parser = learning_rate)]
     pub learning_rate: f64,
-    /// Where gradients are averaged; gpu is /gpu:0
+    /// Where gradients are averaged
     #[arg(long, value_enum, default_value = "cpu")]
     pub average_on: AverageOn,
     /// One input split over the towers, or one for each

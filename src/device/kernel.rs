@@ -67,6 +67,11 @@ impl<'a> Launch<'a> {
         self.inputs.len()
     }
 
+    /// Number of outputs.
+    pub fn num_outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
     /// The elements of an input.
     ///
     /// # Panics

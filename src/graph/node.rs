@@ -54,6 +54,8 @@ pub enum DeviceRule {
     Function,
     /// A variable placement rule, by name.
     Variable(String),
+    /// A rule for where averaged gradients are made, by name.
+    Averaging(String),
     /// It is colocated with this node.
     Colocated(String),
     /// It is part of the gradient of this node, and no device scope was open.
@@ -67,6 +69,7 @@ impl fmt::Display for DeviceRule {
             DeviceRule::Scope => f.write_str("device scope"),
             DeviceRule::Function => f.write_str("device function"),
             DeviceRule::Variable(rule) => write!(f, "variable rule: {rule}"),
+            DeviceRule::Averaging(rule) => write!(f, "averaging rule: {rule}"),
             DeviceRule::Colocated(with) => write!(f, "colocated with {with}"),
             DeviceRule::Gradient(of) => write!(f, "gradient of {of}"),
         }

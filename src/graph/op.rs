@@ -320,6 +320,12 @@ pub trait Op: Send + Sync {
         None
     }
 
+    /// True for ops of which every output is the sum of all inputs, as many as outputs: where the inputs lie on as many
+    /// CUDA GPUs that NCCL reaches, the node becomes one collective call whose outputs lie where the inputs do.
+    fn is_all_reduce(&self) -> bool {
+        false
+    }
+
     /// Element types that the op does not have a kernel for on a GPU, real or simulated.
     fn gpu_lacks(&self, _dtype: DType) -> bool {
         false

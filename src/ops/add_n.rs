@@ -25,17 +25,7 @@ impl Op for AddN {
     }
 
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
-        let dtype = c.same_dtype()?;
-        if dtype == DType::Bool {
-            return Err("want numbers, got bool; cast the inputs".into());
-        }
-        let mut shape = c.shape(0).clone();
-        for i in 1..c.inputs.len() {
-            shape = shape.merge(c.shape(i)).ok_or_else(|| {
-                format!("all inputs must have one shape: want {shape}, got {} as input {i}", c.shape(i))
-            })?;
-        }
-        Ok(vec![Fact::new(dtype, shape)])
+        Ok(vec![summed(c)?])
     }
 
     fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
@@ -48,13 +38,7 @@ impl Op for AddN {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        Ok(match c.outputs[0].dtype {
-            DType::F32 => sum::<f32, Wide>(),
-            DType::F64 => sum::<f64, Plain>(),
-            DType::I32 => sum::<i32, Plain>(),
-            DType::I64 => sum::<i64, Plain>(),
-            DType::Bool => return Err("bool has no arithmetic".into()),
-        })
+        sum_kernel(c.outputs[0].dtype)
     }
 
     fn cuda_map(&self, c: &KernelContext<'_>) -> Option<CudaMap> {
@@ -106,16 +90,44 @@ fn total(count: usize) -> CudaMap {
     CudaMap::new((1..count).fold("$0".to_string(), |sum, i| format!("turret_plus({sum}, ${i})")))
 }
 
+/// What is known of a sum of all inputs.
+pub(super) fn summed(c: &InferContext<'_>) -> Result<Fact, String> {
+    let dtype = c.same_dtype()?;
+    if dtype == DType::Bool {
+        return Err("want numbers, got bool; cast the inputs".into());
+    }
+    let mut shape = c.shape(0).clone();
+    for i in 1..c.inputs.len() {
+        shape = shape
+            .merge(c.shape(i))
+            .ok_or_else(|| format!("all inputs must have one shape: want {shape}, got {} as input {i}", c.shape(i)))?;
+    }
+    Ok(Fact::new(dtype, shape))
+}
+
+/// The kernel that writes the sum of all inputs, from the first to the last, to every output. Output 0 may be an input's
+/// buffer.
+pub(super) fn sum_kernel(dtype: DType) -> Result<CpuKernel, String> {
+    Ok(match dtype {
+        DType::F32 => sum::<f32, Wide>(),
+        DType::F64 => sum::<f64, Plain>(),
+        DType::I32 => sum::<i32, Plain>(),
+        DType::I64 => sum::<i64, Plain>(),
+        DType::Bool => return Err("bool has no arithmetic".into()),
+    })
+}
+
 fn sum<T: Number, D: Dispatch>() -> CpuKernel {
     Box::new(|l| {
-        let (o, len) = l.output_ptr::<T>(0);
-        let o = Shared::new(o);
+        let len = l.output_ptr::<T>(0).1;
         // On the stack for up to 32 inputs.
         let inputs: SmallVec<[Shared<T>; 32]> =
             (0..l.num_inputs()).map(|i| Shared::new(l.input_ptr::<T>(i).0.cast_mut())).collect();
+        let outputs: SmallVec<[Shared<T>; 32]> =
+            (0..l.num_outputs()).map(|i| Shared::new(l.output_ptr::<T>(i).0)).collect();
         l.team().chunks(len, GRAIN, |chunk| {
-            // The chunk lies within the output and within each input, which have `len` elements.
-            D::run(Sum { inputs: &inputs, o: o.get(), from: chunk.start, to: chunk.end });
+            // The chunk lies within each output and each input, which have `len` elements.
+            D::run(Sum { inputs: &inputs, outputs: &outputs, from: chunk.start, to: chunk.end });
         });
         Ok(())
     })
@@ -123,7 +135,7 @@ fn sum<T: Number, D: Dispatch>() -> CpuKernel {
 
 struct Sum<'a, T> {
     inputs: &'a [Shared<T>],
-    o: *mut T,
+    outputs: &'a [Shared<T>],
     from: usize,
     to: usize,
 }
@@ -151,8 +163,10 @@ impl<T: Number> NullaryFnOnce for Sum<'_, T> {
                     *sum = sum.plus(*x);
                 }
             }
-            // SAFETY: the block lies within the output, and no input's block is borrowed any more.
-            unsafe { std::slice::from_raw_parts_mut(self.o.add(at), n) }.copy_from_slice(aside);
+            for o in self.outputs {
+                // SAFETY: the block lies within the output, and no input's block is borrowed any more.
+                unsafe { std::slice::from_raw_parts_mut(o.get().add(at), n) }.copy_from_slice(aside);
+            }
             at += n;
         }
     }

@@ -4,6 +4,7 @@
 //! to [`TABLE`]. Tests walk the table; nothing else needs to know of it.
 
 mod add_n;
+mod all_reduce;
 mod apply;
 mod apply_kernels;
 mod apply_rules;
@@ -68,6 +69,7 @@ mod values;
 
 use crate::graph::OpRef;
 
+pub use all_reduce::AllReduceN;
 pub use apply::{ApplyGradients, ApplyLayout, UpdateRule, VariableInputs};
 pub use operators::Operand;
 pub use placeholder::IntoPlaceholderShape;
@@ -133,6 +135,7 @@ pub static TABLE: &[OpRef] = &[
     &tile::Fill,
     // Arithmetic.
     &add_n::AddN,
+    &all_reduce::AllReduceN,
     &check_numerics::CheckNumerics,
     &binary::ADD_V2,
     &binary::SUB,

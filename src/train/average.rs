@@ -2,6 +2,7 @@
 //!
 //! Invariant: the order of the sum is the order of the towers, so that the same program gives the same bits.
 
+use super::average_place::{AveragePlace, Home};
 use super::optimizer::{GradAndVar, quoted};
 use super::parts::{concat_rows, densify, node as start, scalar};
 use crate::base::{Code, DType, Diagnostic, SourceLine};
@@ -21,11 +22,8 @@ pub enum Reduction {
 /// How [`average_gradients`] builds.
 #[derive(Clone, Debug, Default)]
 pub struct AverageOptions {
-    /// Where sums and quotients run; without it, where the device scopes around say.
-    pub device: Option<String>,
-    /// Lets each variable's sum and quotient run on the variable's own device, whatever scopes are open: the averaged
-    /// gradient then needs no copy to be applied. `device` does not count then.
-    pub beside_variables: bool,
+    /// Where sums and quotients run.
+    pub place: AveragePlace,
     /// Mean or sum.
     pub reduction: Reduction,
     /// The rows of the batch that each tower got, where they differ: the mean is then over rows.
@@ -36,14 +34,34 @@ pub struct AverageOptions {
 }
 
 impl AverageOptions {
-    /// Options that only say where it runs, as in `AverageOptions::device("/cpu:0")`.
+    /// Options that only say where it runs.
+    pub fn at(place: AveragePlace) -> AverageOptions {
+        AverageOptions { place, ..AverageOptions::default() }
+    }
+
+    /// Options that only say the device, as in `AverageOptions::device("/cpu:0")`.
     pub fn device(device: &str) -> AverageOptions {
-        AverageOptions { device: Some(device.to_string()), ..AverageOptions::default() }
+        AverageOptions::at(AveragePlace::Device(device.to_string()))
     }
 
     /// Options that only say that each variable's mean runs on the variable's device.
     pub fn beside_variables() -> AverageOptions {
-        AverageOptions { beside_variables: true, ..AverageOptions::default() }
+        AverageOptions::at(AveragePlace::BesideVariables)
+    }
+
+    /// Options that only say that the means are spread over the towers' devices.
+    pub fn spread() -> AverageOptions {
+        AverageOptions::at(AveragePlace::Spread)
+    }
+
+    /// Options that only say that sums are made on all towers' devices.
+    pub fn all_reduce() -> AverageOptions {
+        AverageOptions::at(AveragePlace::AllReduce)
+    }
+
+    /// Options that only say that the gradients' sizes decide.
+    pub fn by_size() -> AverageOptions {
+        AverageOptions::at(AveragePlace::BySize)
     }
 }
 
@@ -51,12 +69,13 @@ impl AverageOptions {
 /// variable, whatever their order.
 ///
 /// The mean of variable `v` is computed by the node `average/v` (under the current name scope), which is also what
-/// [`GradAndVar::find`] gives for it: `AddN` over the towers, then a division by their number. One tower's list is
+/// [`GradAndVar::find`] gives for it: `AddN` over the towers (or `AllReduceN`, see [`AveragePlace`]), then a division by
+/// their number. One tower's list is
 /// returned as it is. Gradients that are rows in all towers stay rows: all towers' rows, divided by the number of
 /// towers, and their row numbers. Rows and dense gradients together give a dense mean. A variable without a gradient in
 /// every tower stays without; one without a gradient in some towers counts as zero there, and a warning names it.
 ///
-/// Reported: towers whose lists hold different variables, and `rows` that do not fit the towers.
+/// Reported: towers whose lists hold different variables, `rows` that do not fit the towers, and a place that is none.
 #[track_caller]
 pub fn average_gradients<'g>(towers: &[Vec<GradAndVar<'g>>], options: AverageOptions) -> Vec<GradAndVar<'g>> {
     let Some(graph) = towers.iter().flatten().map(|gv| gv.var.op().graph()).next() else { return Vec::new() };
@@ -76,12 +95,16 @@ pub fn average_gradients<'g>(towers: &[Vec<GradAndVar<'g>>], options: AverageOpt
     if towers.len() == 1 && !options.check_finite {
         return towers[0].clone();
     }
+    let homes = match options.place.homes(towers) {
+        Ok(homes) => homes,
+        Err(message) => {
+            graph.report(Diagnostic::at(Code::InvalidArgument, message, source));
+            return poison();
+        }
+    };
     let scope = if options.reduction == Reduction::Mean { "average" } else { "sum" };
-    let body = || graph.name_scope(scope, || Averaging::new(graph, towers, &options, source).all());
-    graph.with_source(source, || match &options.device {
-        Some(device) if !options.beside_variables => graph.device(device, body),
-        _ => body(),
-    })
+    graph
+        .with_source(source, || graph.name_scope(scope, || Averaging::new(graph, towers, &options, source).all(&homes)))
 }
 
 fn check(towers: &[Vec<GradAndVar<'_>>], options: &AverageOptions) -> Result<(), String> {
@@ -150,18 +173,22 @@ impl<'a, 'g> Averaging<'a, 'g> {
         Averaging { graph, towers, options, source, rows, scope, divisors: Vec::new(), weights: Vec::new() }
     }
 
-    fn all(mut self) -> Vec<GradAndVar<'g>> {
+    fn all(mut self, homes: &[Home]) -> Vec<GradAndVar<'g>> {
         let variables: Vec<Variable<'g>> = self.towers[0].iter().map(|gv| gv.var).collect();
         let graph = self.graph;
-        let mut placed = |var: Variable<'g>| match self.options.beside_variables {
-            true => graph.colocate_with(var, || self.one(var)),
-            false => self.one(var),
+        let mut placed = |var: Variable<'g>, home: &Home| match home {
+            Home::Around => self.one(var, None),
+            Home::Beside => graph.colocate_with(var, || self.one(var, None)),
+            Home::On(spec, rule) => graph.device_because(spec.clone(), rule.clone(), || self.one(var, None)),
+            Home::AllReduce(tower, spec, rule) => {
+                graph.device_because(spec.clone(), rule.clone(), || self.one(var, Some(*tower)))
+            }
         };
-        variables.into_iter().map(|var| GradAndVar { grad: placed(var), var }).collect()
+        variables.into_iter().zip(homes).map(|(var, home)| GradAndVar { grad: placed(var, home), var }).collect()
     }
 
-    /// The mean for one variable.
-    fn one(&mut self, var: Variable<'g>) -> Option<Gradient<'g>> {
+    /// The mean for one variable; all-reduced where a tower is named, whose output of the sum is taken.
+    fn one(&mut self, var: Variable<'g>, all_reduced: Option<usize>) -> Option<Gradient<'g>> {
         let mut grads: Vec<(usize, Gradient<'g>)> = Vec::new();
         let mut absent = Vec::new();
         for (i, tower) in self.towers.iter().enumerate() {
@@ -192,12 +219,19 @@ impl<'a, 'g> Averaging<'a, 'g> {
             if self.towers.len() == 1 {
                 return Some(grads[0].1);
             }
-            Some(self.joined(&grads))
+            Some(self.joined(&grads, all_reduced))
         })
     }
 
-    fn joined(&mut self, grads: &[(usize, Gradient<'g>)]) -> Gradient<'g> {
-        let weighted: Vec<Gradient<'g>> = grads.iter().map(|&(i, g)| self.weighted(i, g)).collect();
+    fn joined(&mut self, grads: &[(usize, Gradient<'g>)], all_reduced: Option<usize>) -> Gradient<'g> {
+        let graph = self.graph;
+        // What is summed on all devices is made ready on its own.
+        let on_its_own = |of: Gradient<'g>, body: &mut dyn FnMut() -> Gradient<'g>| match all_reduced {
+            Some(_) => graph.no_colocation(|| graph.colocate_with(of.op(), body)),
+            None => body(),
+        };
+        let weighted: Vec<Gradient<'g>> =
+            grads.iter().map(|&(i, g)| on_its_own(g, &mut || self.weighted(i, g))).collect();
         let slices: Vec<IndexedSlices<'g>> = (weighted.iter())
             .filter_map(|g| match g {
                 Gradient::Slices(s) => Some(*s),
@@ -212,7 +246,17 @@ impl<'a, 'g> Averaging<'a, 'g> {
             };
             return IndexedSlices { values, ..joined }.into();
         }
-        let dense: Vec<Tensor<'g>> = weighted.into_iter().map(densify).collect();
+        let dense: Vec<Tensor<'g>> =
+            weighted.into_iter().map(|g| on_its_own(g, &mut || densify(g).into()).values()).collect();
+        if let Some(tower) = all_reduced.filter(|_| dense.len() > 1) {
+            let sums = start(graph, "AllReduceN").name("sum").inputs(dense.iter().copied());
+            let sums = sums.attr("N", dense.len() as i64).attr("reduction", "sum").add();
+            let sum = sums.output(grads.iter().position(|(i, _)| *i == tower).unwrap_or(0));
+            return match self.options.reduction {
+                Reduction::Sum => self.named("Identity", &[sum]).into(),
+                Reduction::Mean => self.divided(sum).into(),
+            };
+        }
         match (self.options.reduction, &dense[..]) {
             (Reduction::Sum, [one]) => self.named("Identity", &[*one]).into(),
             (Reduction::Sum, all) => self.named("AddN", all).into(),

@@ -4,6 +4,9 @@ mod apply;
 #[cfg(test)]
 mod apply_tests;
 mod average;
+mod average_place;
+#[cfg(test)]
+mod average_tests;
 mod clip;
 #[cfg(test)]
 mod clip_tests;
@@ -23,6 +26,7 @@ mod towers;
 mod towers_tests;
 
 pub use average::{AverageOptions, Reduction, average_gradients};
+pub use average_place::{AveragePlace, SMALL_GRADIENT_BYTES};
 pub use clip::{clip_by_global_norm, clip_by_norm, clip_by_value, clip_each_by_norm, clip_each_by_value, global_norm};
 pub use gradients::{GradOptions, UnconnectedGradients, gradients};
 pub use optimizer::{ApplyOptions, ComputeOptions, GateGradients, GradAndVar, Hyper, Optimizer};

@@ -4,6 +4,7 @@
 //! their own.
 
 use super::average::{AverageOptions, Reduction, average_gradients};
+use super::average_place::AveragePlace;
 use super::optimizer::{ApplyOptions, ComputeOptions, GradAndVar, Optimizer};
 use super::parts::{add_n, node as start, scalar};
 use super::split::refuse_split;
@@ -142,9 +143,38 @@ impl<'g> Towers<'g> {
 
     /// Where the averages run; without it, each on its variable's device.
     #[must_use]
-    pub fn average_on(mut self, device: &str) -> Towers<'g> {
-        self.average.beside_variables = false;
-        self.average.device = Some(device.to_string());
+    pub fn average_on(self, device: &str) -> Towers<'g> {
+        self.average_at(AveragePlace::Device(device.to_string()))
+    }
+
+    /// Each average runs on its variable's device, which is what happens if nothing else is said.
+    #[must_use]
+    pub fn average_beside_variables(self) -> Towers<'g> {
+        self.average_at(AveragePlace::BesideVariables)
+    }
+
+    /// The averages are spread over the towers' devices, balanced by bytes.
+    #[must_use]
+    pub fn average_spread(self) -> Towers<'g> {
+        self.average_at(AveragePlace::Spread)
+    }
+
+    /// The sums are made on all towers' devices: by NCCL, where it can be used.
+    #[must_use]
+    pub fn average_all_reduce(self) -> Towers<'g> {
+        self.average_at(AveragePlace::AllReduce)
+    }
+
+    /// The gradients' sizes decide where they are averaged, as [`AveragePlace::BySize`] says.
+    #[must_use]
+    pub fn average_by_size(self) -> Towers<'g> {
+        self.average_at(AveragePlace::BySize)
+    }
+
+    /// Where the averages run.
+    #[must_use]
+    pub fn average_at(mut self, place: AveragePlace) -> Towers<'g> {
+        self.average.place = place;
         self
     }
 
@@ -283,9 +313,9 @@ impl<'g> Towers<'g> {
         let batch = self.batch().clone();
         let average = AverageOptions { rows: batch.rows.clone(), ..self.average.clone() };
         let (loss, grads) = graph.with_source(source, || {
-            let loss = match &self.average.device {
-                Some(device) => graph.device(device, || self.mean_loss(&losses, batch.rows.as_deref())),
-                None => self.mean_loss(&losses, batch.rows.as_deref()),
+            let loss = match &self.average.place {
+                AveragePlace::Device(device) => graph.device(device, || self.mean_loss(&losses, batch.rows.as_deref())),
+                _ => self.mean_loss(&losses, batch.rows.as_deref()),
             };
             (loss, average_gradients(&tower_grads, average))
         });

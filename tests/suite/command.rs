@@ -167,6 +167,29 @@ fn copies_are_counted() {
 }
 
 #[test]
+fn averages_run_where_they_are_asked_to() {
+    let two = ["--devices", "sim:2", "--towers", "2", "--json"];
+    let losses = |place: &str| {
+        let steps = ["--fetch", "loss", "--target", "GradientDescent", "--steps", "3", "--average-on", place];
+        document(&small("run", &[&two[..], &steps].concat()))
+    };
+    let want = losses("cpu");
+    for place in ["gpu", "variables", "spread", "all-reduce", "auto"] {
+        assert_eq!(losses(place), want, "{place}");
+    }
+    let devices = |place: &str| {
+        let rows = document(&small("place", &[&two[..], &["--ops", "--average-on", place]].concat()));
+        let ops = rows["ops"].as_array().expect("a list of operations").clone();
+        let mean = |op: &&Value| op["name"] == "average/affine0/w" || op["name"] == "average/affine_last/w";
+        ops.iter().filter(mean).map(|op| (op["device"].clone(), op["reason"].clone())).collect::<Vec<_>>()
+    };
+    let on = |device: &str, rule: &str| (json!(format!("/device:{device}")), json!(format!("averaging rule: {rule}")));
+    assert_eq!(devices("spread"), [on("GPU:0", "spread"), on("GPU:1", "spread")]);
+    assert_eq!(devices("all-reduce"), [on("GPU:0", "all-reduce"), on("GPU:0", "all-reduce")]);
+    refused(&["bench", "--average-on", "everywhere"], &["everywhere", "all-reduce, auto"]);
+}
+
+#[test]
 fn steps_run_and_variables_are_kept() {
     let saved = scratch("kept.npz");
     let saved = saved.to_str().unwrap();
