@@ -127,7 +127,9 @@ pub fn lay_out(step: Partitioned, machine: &Machine) -> Schedule {
     let mut events: Vec<SmallVec<[usize; 2]>> = Vec::new();
     for i in 0..step.nodes.len() {
         let queue = queue_of[i];
-        for &producer in &depends_on[i] {
+        // A queue does not wait where it runs nothing.
+        let waits_here = !(machine.is_cuda() && step.nodes[i].silent);
+        for &producer in depends_on[i].iter().filter(|_| waits_here) {
             if knows[queue][queue_of[producer.index()]] >= position[producer.index()] {
                 continue;
             }

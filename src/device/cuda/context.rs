@@ -303,15 +303,11 @@ unsafe impl Sync for PinnedMemory {}
 const PORTABLE: u32 = 1;
 
 impl PinnedMemory {
-    /// Takes zeroed pinned memory, `len > 0` bytes.
+    /// Takes pinned memory without contents, `len > 0` bytes.
     pub fn allocate(context: &Arc<Context>, len: usize) -> CudaResult<PinnedMemory> {
         context.bind()?;
-        // SAFETY: the context is current; the memory is zeroed before anyone sees it.
-        let start = unsafe {
-            let start = result::malloc_host(len, PORTABLE).called("cuMemHostAlloc")?.cast::<u8>();
-            start.write_bytes(0, len);
-            start
-        };
+        // SAFETY: the context is current.
+        let start = unsafe { result::malloc_host(len, PORTABLE) }.called("cuMemHostAlloc")?.cast::<u8>();
         Ok(PinnedMemory { start, len, context: context.clone() })
     }
 

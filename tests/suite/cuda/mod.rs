@@ -43,6 +43,9 @@ fn with_stand_in(program: &std::path::Path, gpus: usize, seed: u64) -> Option<Co
 
 /// Runs tests of this binary on the stand-in; fails with their output if any fails.
 fn run_tests(filters: &[&str], gpus: usize, seed: u64, vars: &[(&str, &str)]) {
+    if in_child() {
+        return;
+    }
     let this = std::env::current_exe().expect("a test knows its program");
     let Some(mut command) = with_stand_in(&this, gpus, seed) else { return };
     command.env("TURRET_TEST_CUDA", "stand-in").env("TURRET_TEST_DEVICES", "cuda").envs(vars.iter().copied());
