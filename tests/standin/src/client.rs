@@ -77,6 +77,16 @@ impl Standin {
         }
     }
 
+    /// What the driver said since the last time it was asked: why calls and operations failed. At most 200 lines.
+    pub fn said(&self) -> Vec<String> {
+        type Get = unsafe extern "C" fn(*mut u8, usize) -> usize;
+        let mut buffer = vec![0u8; 1 << 16];
+        let get = self.symbol(c"standin_said");
+        // SAFETY: the function is of this type, and the buffer is as long as told.
+        let n = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Get>(get)(buffer.as_mut_ptr(), buffer.len()) };
+        String::from_utf8_lossy(&buffer[..n]).lines().map(str::to_owned).collect()
+    }
+
     /// How many things of a kind are alive on a GPU.
     pub fn live(&self, kind: Live, gpu: usize) -> u64 {
         type Get = extern "C" fn(c_int, usize) -> u64;

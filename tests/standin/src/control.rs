@@ -66,6 +66,16 @@ pub unsafe extern "C" fn standin_race(i: usize, to: *mut u8, room: usize) -> usi
     text.len().min(room)
 }
 
+/// What the driver said since the last call, a line each; the length, at most the buffer's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn standin_said(to: *mut u8, room: usize) -> usize {
+    let text: Vec<String> = crate::state::said().into();
+    let text = text.join("\n");
+    // SAFETY: the client's buffer has so much room.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), to, text.len().min(room)) };
+    text.len().min(room)
+}
+
 /// How many things of a kind are alive on a GPU.
 #[unsafe(no_mangle)]
 pub extern "C" fn standin_live(kind: c_int, gpu: usize) -> u64 {

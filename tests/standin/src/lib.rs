@@ -18,6 +18,7 @@
 //! | `TURRET_STANDIN_RACES` | `fail` (races fail the context) or `log` |
 //! | `TURRET_STANDIN_PATIENCE` | milliseconds that a collective waits for its ranks; 5000 |
 //! | `TURRET_STANDIN_TRACE` | prints what runs |
+//! | `TURRET_STANDIN_QUIET` | prints no reasons; [`Standin::said`] gives them |
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod blas;

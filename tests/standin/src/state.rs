@@ -10,7 +10,7 @@ use crate::queue::{Op, OpId};
 use crate::races::Races;
 use crate::space::Space;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -149,9 +149,25 @@ thread_local! {
     pub static CURRENT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Prints a line for whoever runs the tests.
+/// The last lines that were said, for tests to look at.
+static SAID: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+
+/// Prints a line for whoever runs the tests, unless `TURRET_STANDIN_QUIET` is set, and keeps it.
 pub fn say(message: &str) {
-    eprintln!("stand-in: {message}");
+    static QUIET: LazyLock<bool> = LazyLock::new(|| std::env::var_os("TURRET_STANDIN_QUIET").is_some());
+    if !*QUIET {
+        eprintln!("stand-in: {message}");
+    }
+    let mut said = SAID.lock().unwrap_or_else(|e| e.into_inner());
+    said.push_back(message.to_owned());
+    if said.len() > 200 {
+        said.pop_front();
+    }
+}
+
+/// What was said, oldest first; it is forgotten.
+pub fn said() -> VecDeque<String> {
+    std::mem::take(&mut SAID.lock().unwrap_or_else(|e| e.into_inner()))
 }
 
 fn variable<T: std::str::FromStr>(name: &str, otherwise: T) -> T {

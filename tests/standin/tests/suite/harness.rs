@@ -30,7 +30,10 @@ pub fn lab() -> Option<Lab> {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("standin");
         turret_standin::install(&folder)?;
         // SAFETY: other tests wait for the lock, and none of them reads the environment before.
-        unsafe { std::env::set_var("TURRET_STANDIN_GPUS", "4") };
+        unsafe {
+            std::env::set_var("TURRET_STANDIN_GPUS", "4");
+            std::env::set_var("TURRET_STANDIN_QUIET", "1");
+        }
         turret_standin::preload(&folder)?;
         Standin::loaded()
     });
@@ -39,6 +42,7 @@ pub fn lab() -> Option<Lab> {
             standin.reset();
             standin.patience(5000);
             standin.races_fail(true);
+            standin.said();
             Some(Lab { standin: standin.clone(), _one: one })
         }
         Err(message) if message.contains("no C++ compiler") => {
