@@ -4,7 +4,7 @@ use crate::faults;
 use crate::state::{Held, say};
 use std::ffi::{CStr, c_char, c_int};
 
-/// What [`standin_live`] counts.
+/// What [`Standin::live`](crate::Standin::live) counts.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Live {

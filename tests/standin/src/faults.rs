@@ -5,6 +5,7 @@
 //! | `alloc:N` | the N-th allocation of device memory from now fails: out of memory |
 //! | `alloc>BYTES` | every allocation of more bytes does |
 //! | `launch:N`, `launch:NAME:N` | the N-th launch of a kernel (of that name) or graph is refused: out of resources |
+//! |  | a graph's name is `graph`, products are `sgemm`, `dgemm`, `gemm` and `matmul` |
 //! | `async:N`, `async:NAME:N` | the N-th kernel that runs from now fails then: illegal address, for good in its context |
 //! | `corrupt:peer`, `corrupt:peer:A>B` | copies between GPUs (from A to B) turn bytes over |
 //! | `corrupt:N` | the N-th copy that runs from now does |

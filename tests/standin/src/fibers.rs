@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const STACK: usize = 256 << 10;
+const STACK: usize = 1 << 20;
 
 /// A kernel's loop over the threads of a block.
 pub type Entry = unsafe extern "C" fn(*mut *mut c_void);

@@ -11,6 +11,7 @@ use crate::codes::{
 };
 use crate::queue::{OpId, Work, op};
 use crate::state::{Event, Held, State, say};
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -61,6 +62,11 @@ pub const THREAD_LOCAL: u32 = 1;
 /// No calls are watched.
 pub const RELAXED: u32 = 2;
 
+thread_local! {
+    /// How a thread's calls are watched while captures go on: `cuThreadExchangeStreamCaptureMode`.
+    pub static MODE: Cell<u32> = const { Cell::new(GLOBAL) };
+}
+
 impl State {
     /// Starts to record a stream.
     pub fn begin_capture(&mut self, stream: u64, mode: u32) -> Result<(), Code> {
@@ -99,7 +105,11 @@ impl State {
     /// Refuses a call that is unsafe while any capture of this thread goes on, or a global one of another.
     pub fn outside_capture(&mut self, name: &str) -> Result<(), Code> {
         let own = std::thread::current().id();
-        let watched = |c: &Capture| c.mode == GLOBAL || c.mode == THREAD_LOCAL && c.thread == own;
+        let watched = |c: &Capture| match MODE.get() {
+            GLOBAL => c.mode == GLOBAL || c.mode == THREAD_LOCAL && c.thread == own,
+            THREAD_LOCAL => c.mode != RELAXED && c.thread == own,
+            _ => false,
+        };
         let Some(id) = self.captures.iter().find(|(_, c)| watched(c)).map(|(k, _)| *k) else { return Ok(()) };
         self.break_capture(id, name);
         Err(STREAM_CAPTURE_UNSUPPORTED)

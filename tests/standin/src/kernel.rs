@@ -2,11 +2,12 @@
 
 use crate::bridge::{BRIDGE, Bridge, Place};
 use crate::codes::{
-    Code, Failure, ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES, NOT_FOUND,
+    Code, Failure, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE,
+    LAUNCH_OUT_OF_RESOURCES, NOT_FOUND,
 };
 use crate::fibers;
 use crate::queue::{Touch, Work};
-use crate::state::{State, say};
+use crate::state::{CURRENT, State, say};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::Arc;
 
@@ -192,6 +193,14 @@ pub unsafe fn launch(
             function.name()
         ));
         return Err(INVALID_HANDLE);
+    }
+    let current = CURRENT.with_borrow(|c| c.last().copied().unwrap_or(0));
+    if current != theirs {
+        let name = function.name();
+        say(&format!(
+            "kernel {name}: context {current:#x} is current and the stream is of {theirs:#x}; bind the stream's context first"
+        ));
+        return Err(if current == 0 { INVALID_CONTEXT } else { INVALID_HANDLE });
     }
     check(function, shape)?;
     let kernel = function.kernel.clone();

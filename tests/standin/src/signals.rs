@@ -47,7 +47,8 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
             return;
         }
         let registers = &mut (*(context as *mut libc::ucontext_t)).uc_mcontext.gregs;
-        if signal == libc::SIGSEGV {
+        // An address of this kind gives SIGBUS where it stands in RBP, SIGSEGV elsewhere.
+        if signal != libc::SIGFPE {
             let mut changed = false;
             for register in &mut registers[..libc::REG_RSP as usize] {
                 if let Some(host) = translated(*register as usize) {

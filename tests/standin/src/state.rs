@@ -327,6 +327,11 @@ impl State {
         Ok((context, self.contexts[&context].gpu))
     }
 
+    /// An error where no context is current: the driver wants one, though a stream's own may be another.
+    pub fn any_current(&self) -> Result<(), Code> {
+        if CURRENT.with_borrow(|c| c.last().is_some_and(|c| *c != 0)) { Ok(()) } else { Err(INVALID_CONTEXT) }
+    }
+
     /// The stream of a handle; 0, 1 and 2 are the current context's default stream.
     pub fn stream(&self, handle: u64) -> Result<u64, Code> {
         if handle <= 2 {

@@ -2,9 +2,11 @@
 
 mod suite {
     mod blas;
+    mod driving;
     mod faults;
     mod graphs;
     mod harness;
+    mod installing;
     mod kernels;
     mod nccl;
     mod pipelines;

@@ -51,6 +51,7 @@ enum Wait {
 }
 
 fn copy(s: &mut Held, to: u64, from: u64, n: usize, handle: u64, wait: Wait, peer: bool) -> Result<(), Code> {
+    s.any_current()?;
     let stream = s.stream(handle)?;
     if n == 0 {
         return Ok(());
@@ -109,6 +110,7 @@ fn copy(s: &mut Held, to: u64, from: u64, n: usize, handle: u64, wait: Wait, pee
 }
 
 fn fill<T: Copy + Send + Sync + 'static>(s: &mut Held, to: u64, value: T, n: usize, handle: u64) -> Result<(), Code> {
+    s.any_current()?;
     let stream = s.stream(handle)?;
     let bytes = n * size_of::<T>();
     if n == 0 {

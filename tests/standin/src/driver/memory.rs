@@ -99,6 +99,10 @@ api! {
             return Ok(());
         }
         let stream = s.stream(handle)?;
+        if let Some(capture) = s.streams[&stream].capture {
+            s.break_capture(capture, "cuMemFreeAsync (memory nodes of graphs are not stood in for)");
+            return Err(STREAM_CAPTURE_UNSUPPORTED);
+        }
         let host = s.space.host(address).ok_or(INVALID_VALUE)?;
         let Some((_, alloc)) = s.space.find(host).filter(|(at, _)| *at == host) else {
             say(&format!("cuMemFreeAsync of {address:#x}, where no live allocation starts"));

@@ -4,14 +4,11 @@ use crate::api;
 use crate::codes::{CAPTURED_EVENT, Code, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
 use crate::queue::Work;
 use crate::state::{Event, Held, say};
-use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 
 const NON_BLOCKING: c_uint = 1;
 const DISABLE_TIMING: c_uint = 2;
 const EXTERNAL: c_uint = 1;
-
-thread_local!(static MODE: Cell<u32> = const { Cell::new(crate::graph::GLOBAL) });
 
 fn create(s: &mut Held, out: *mut u64, flags: c_uint, priority: c_int) -> Result<(), Code> {
     let (context, _) = s.current()?;
@@ -38,7 +35,8 @@ fn record(s: &mut Held, event: u64, handle: u64, external: bool) -> Result<(), C
     if s.streams[&stream].capture.is_some() {
         return s.record_captured(event, stream, external);
     }
-    if s.events[&event].timing {
+    // The default stream's event is behind all blocking streams', so it needs a place of its own.
+    if s.events[&event].timing || s.streams[&stream].null {
         s.enqueue(stream, "event", Work::Stamp(event))?;
     }
     let (mut ops, mut clock) = s.tail(stream);
@@ -184,7 +182,7 @@ api! {
     fn cuStreamGetCaptureInfo_v3(handle: u64, status: *mut c_int, id: *mut u64, _g: *mut u64, _d: *mut u64, _e: *mut u64, _n: *mut usize) |s| {
         capture_info(s, handle, status, id)
     }
-    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) |_s| { *mode = MODE.replace(*mode); Ok(()) }
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) |_s| { *mode = crate::graph::MODE.replace(*mode); Ok(()) }
 
     fn cuGraphInstantiateWithFlags(out: *mut u64, graph: u64, _flags: u64) |s| { *out = s.instantiate(graph)?; Ok(()) }
     fn cuGraphInstantiate_v2(out: *mut u64, graph: u64, _node: *mut u64, _log: *mut u8, _n: usize) |s| { *out = s.instantiate(graph)?; Ok(()) }

@@ -54,10 +54,10 @@ static void touch_range(const void* p, size_t n, unsigned bits) {
     void __tsan_write##N(void* p) { touch<T>(p, WRITE); }                                                              \
     void __tsan_volatile_read##N(void* p) { touch<T>(p, SOFT_READ); }                                                  \
     void __tsan_volatile_write##N(void* p) { touch<T>(p, SOFT_WRITE); }                                                \
-    void __tsan_unaligned_read##N(void* p) { touch_range(p, N, READ); }                                                \
-    void __tsan_unaligned_write##N(void* p) { touch_range(p, N, WRITE); }                                              \
-    void __tsan_unaligned_volatile_read##N(void* p) { touch_range(p, N, SOFT_READ); }                                  \
-    void __tsan_unaligned_volatile_write##N(void* p) { touch_range(p, N, SOFT_WRITE); }
+    void __tsan_unaligned_read##N(void* p) { touch<T>(p, READ); }                                                      \
+    void __tsan_unaligned_write##N(void* p) { touch<T>(p, WRITE); }                                                    \
+    void __tsan_unaligned_volatile_read##N(void* p) { touch<T>(p, SOFT_READ); }                                        \
+    void __tsan_unaligned_volatile_write##N(void* p) { touch<T>(p, SOFT_WRITE); }
 template <class T, class S> static inline T atomic(T* p, int what, T v, T was) {
     T o = *p, n = o;
     switch (what) {

@@ -114,7 +114,6 @@ template <class T> inline T __shfl_xor_sync(unsigned mask, T v, int with, int wi
 inline unsigned __ballot_sync(unsigned mask, int p) { return (unsigned)standin_sync_warp(mask, 2, p != 0, 0); }
 inline int __any_sync(unsigned mask, int p) { return __ballot_sync(mask, p) != 0; }
 inline int __all_sync(unsigned mask, int p) { return __ballot_sync(mask, !p) == 0; }
-inline int __syncthreads_count(int p);
 inline unsigned __activemask() { return 0xffffffffu; }
 
 enum { STANDIN_ADD, STANDIN_EXCHANGE, STANDIN_CAS, STANDIN_MIN, STANDIN_MAX, STANDIN_MIN_SIGNED, STANDIN_MAX_SIGNED,

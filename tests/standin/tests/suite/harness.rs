@@ -32,7 +32,9 @@ pub fn lab() -> Option<Lab> {
         // SAFETY: other tests wait for the lock, and none of them reads the environment before.
         unsafe {
             std::env::set_var("TURRET_STANDIN_GPUS", "4");
-            std::env::set_var("TURRET_STANDIN_QUIET", "1");
+            if std::env::var_os("TURRET_STANDIN_LOUD").is_none() {
+                std::env::set_var("TURRET_STANDIN_QUIET", "1");
+            }
         }
         turret_standin::preload(&folder)?;
         Standin::loaded()

@@ -111,7 +111,7 @@ extern "C" __global__ void before(float* y, const float* x, int n) { y[0] = x[-1
 extern "C" __global__ void nowhere(float* y, const float* x, int n) { *(float*)(size_t)(threadIdx.x * 4) = x[0]; }
 extern "C" __global__ void skewed(float* y, const float* x, int n) { *(float*)((char*)y + 1) = x[0]; }
 extern "C" __global__ void divide(int* y, const int* x, int n) { y[0] = x[0] / x[1]; }
-extern "C" __global__ void deep(float* y, const float* x, int n) { volatile float a[100000]; a[threadIdx.x] = x[0]; y[0] = a[n]; }
+extern "C" __global__ void deep(float* y, const float* x, int n) { volatile float a[400000]; a[threadIdx.x] = x[0]; y[0] = a[n]; }
 "#;
 
 #[test]
@@ -206,7 +206,7 @@ unsafe impl DeviceRepr for Table {}
 fn pointers_may_stand_in_structures_and_in_memory() {
     let Some(lab) = lab() else { return };
     let g = gpu(0, POINTERS);
-    let from: Vec<_> = (0..4).map(|i| g.put(&vec![i as f32; 32])).collect();
+    let from: Vec<_> = (0..4).map(|i| g.put(&[i as f32; 32])).collect();
     let to: Vec<_> = (0..4).map(|_| g.put(&[0.0f32; 32])).collect();
     let address = |s: &CudaSlice<f32>| s.device_ptr(&g.stream).0;
     let ends: Vec<u64> = to.iter().map(address).collect();
@@ -251,7 +251,7 @@ fn kernels_reach_pinned_and_registered_memory() {
         let pinned = result::malloc_host(1024, 0).unwrap().cast::<f32>();
         std::slice::from_raw_parts_mut(pinned, 256).fill(5.0);
         let at = registered.as_mut_ptr();
-        let mut go = |y: u64, x: u64| {
+        let go = |y: u64, x: u64| {
             let mut launch = g.stream.launch_builder(&f);
             launch.arg(&y).arg(&x).arg(&2.0f32).arg(&256i32);
             launch.launch(threads(256)).unwrap();

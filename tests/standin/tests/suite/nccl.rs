@@ -60,7 +60,9 @@ fn four_ranks_reduce_and_gather() {
         let from = (rank == 1).then_some(&send[1]);
         comms[rank].broadcast(from, r, 1).unwrap();
     }
-    comms[3].broadcast(None::<&CudaSlice<f32>>, &mut gpus[3].stream.alloc_zeros::<f32>(n).unwrap(), 1).unwrap();
+    // Freed only after the group's end: within the group nothing is enqueued yet.
+    let mut last = gpus[3].stream.alloc_zeros::<f32>(n).unwrap();
+    comms[3].broadcast(None::<&CudaSlice<f32>>, &mut last, 1).unwrap();
     group_end().unwrap();
     assert_eq!(gpus[3].stream.clone_dtoh(&receive[3]).unwrap(), values(n));
     assert_eq!(gpus[0].stream.clone_dtoh(&receive[0]).unwrap()[7], values(n)[7] + 1.0);
@@ -113,5 +115,7 @@ fn ranks_that_do_not_come_or_do_not_agree_are_told() {
     assert!(gpus[0].stream.synchronize().is_err());
     assert!(lab.standin.said().iter().any(|s| s.contains("do not agree")));
     lab.standin.reset();
-    gpus.iter().for_each(|g| drop(g.context.check_err()));
+    for g in &gpus {
+        let _kept = g.context.check_err();
+    }
 }
