@@ -3,7 +3,10 @@
 //!
 //! On a machine with a GPU, `TURRET_TEST_CUDA=real` lets the same children run on it.
 
+mod faults;
 mod ops;
+mod program;
+mod steps;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -78,4 +81,50 @@ fn cases_pass() {
 fn towers_and_placements_are_equivalent() {
     run_tests(&["equivalence::"], 2, 5, &[]);
     run_tests(&["equivalence::"], 4, 6, &[]);
+}
+
+#[test]
+fn towers_train_to_the_hosts_figures_whatever_the_order() {
+    run_tests(&["cuda::steps::child_towers"], 4, 7, &[]);
+    run_tests(&["cuda::steps::child_towers"], 1, 8, &[]);
+    run_tests(&["cuda::steps::child_an_untrained"], 2, 8, &[]);
+}
+
+#[test]
+fn ten_seeds_show_no_race() {
+    run_tests(&["cuda::steps::child_no_race"], 4, 1, &[("TURRET_STANDIN_RACES", "log")]);
+}
+
+#[test]
+fn a_warm_step_is_one_launch() {
+    for gpus in [1, 2, 4] {
+        run_tests(&["cuda::steps::child_a_warm_step"], gpus, 9, &[]);
+    }
+    run_tests(&["cuda::steps::child_only_gpus"], 4, 9, &[]);
+}
+
+#[test]
+fn gpus_that_do_not_reach_each_other_train_too() {
+    for peers in ["pairs", "none"] {
+        run_tests(&["cuda::steps::child_towers"], 4, 10, &[("TURRET_STANDIN_PEERS", peers)]);
+    }
+}
+
+#[test]
+fn faults_give_their_errors() {
+    let children = [
+        "child_memory_that",
+        "child_launches",
+        "child_what_cannot",
+        "child_a_route",
+        "child_an_illegal_address_beside",
+        "child_an_illegal_address",
+        "child_a_gpu_falls",
+    ];
+    for child in children {
+        let exact = child == "child_an_illegal_address";
+        let name = format!("cuda::faults::{child}");
+        let filters: &[&str] = if exact { &["--exact", &name] } else { &[&name] };
+        run_tests(filters, 2, 11, &[]);
+    }
 }

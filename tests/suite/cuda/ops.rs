@@ -2,11 +2,11 @@
 
 use super::in_child;
 use std::sync::Arc;
-use turret::base::{Array, DType};
+use turret::base::Array;
 use turret::device::{Machine, Team};
 use turret::graph::{Case, Fact, Graph, InferContext, OpRef, Tensor, evaluate};
 use turret::ops::TABLE;
-use turret::run::{CudaOptions, Session, SessionOptions};
+use turret::run::{Session, SessionOptions};
 
 /// How far a CUDA kernel's floating-point value may be from the host's, relative to the largest value of the output:
 /// products and sums are rounded in another order, functions by another library.

@@ -1,0 +1,129 @@
+//! What a step on CUDA GPUs does: the host's figures, one launch, no allocation, no race, and only the GPUs it uses.
+
+use super::in_child;
+use super::program::{WAYS, Way, batch, build, cuda, start, train};
+use turret::device::Machine;
+use turret::graph::Graph;
+use turret::run::{CudaOptions, Session, SessionOptions};
+use turret_standin::{Live, Standin};
+
+#[test]
+fn child_towers_train_to_the_hosts_figures() {
+    if !in_child() {
+        return;
+    }
+    for way in WAYS {
+        let (want, final_want) = train(way, SessionOptions::on(Machine::simulated(way.towers)), 8);
+        for cuda_options in [
+            CudaOptions::default(),
+            CudaOptions { graphs: false, ..CudaOptions::default() },
+            CudaOptions { fusion: false, ..CudaOptions::default() },
+        ] {
+            let options = SessionOptions { cuda: cuda_options, ..cuda(way.towers) };
+            let (got, finals) = train(way, options.clone(), 8);
+            let again = train(way, options, 8);
+            assert!(got == again.0 && finals == again.1, "{way:?}: other bits in another session");
+            for (got, want) in got.iter().zip(&want) {
+                assert!((got - want).abs() <= 1e-5 * want.abs(), "{way:?} with {cuda_options:?}: {got}, want {want}");
+            }
+            for ((name, got), (_, want)) in finals.iter().zip(&final_want) {
+                let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 2e-5 * b.abs().max(1.0);
+                assert!(got.to_f64().iter().zip(&want.to_f64()).all(near), "{way:?}: {name} {got:?}, want {want:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn child_no_race_over_ten_seeds() {
+    if !in_child() {
+        return;
+    }
+    let standin = Standin::loaded().unwrap();
+    for seed in 1..=10 {
+        standin.seed(seed);
+        for way in WAYS {
+            for graphs in [true, false] {
+                train(
+                    way,
+                    SessionOptions { cuda: CudaOptions { graphs, ..CudaOptions::default() }, ..cuda(way.towers) },
+                    4,
+                );
+                assert_eq!(standin.races(), Vec::<String>::new(), "{way:?}, seed {seed}, graphs {graphs}");
+            }
+        }
+    }
+}
+
+/// Calls of these functions, one count each.
+fn calls(standin: &Standin, names: &[&str]) -> Vec<u64> {
+    names.iter().map(|n| standin.calls(n)).collect()
+}
+
+const ALLOCATING: [&str; 6] =
+    ["cuMemAlloc_v2", "cuMemAllocAsync", "cuMemHostAlloc", "cuMemHostRegister_v2", "cuEventCreate", "cuModuleLoadData"];
+const LAUNCHING: [&str; 4] = ["cuLaunchKernel", "cublasGemmEx", "cublasLtMatmul", "ncclAllReduce"];
+
+#[test]
+fn child_a_warm_step_is_one_launch_and_allocates_nothing() {
+    if !in_child() {
+        return;
+    }
+    let standin = Standin::loaded().unwrap();
+    for way in WAYS {
+        let g = Graph::new();
+        let program = build(&g, way);
+        let session = Session::new(&g, cuda(way.towers)).unwrap();
+        start(&g, &session);
+        let rows = batch(24);
+        for _ in 0..3 {
+            program.step(&session, &rows).unwrap();
+        }
+        let before = (calls(&standin, &ALLOCATING), calls(&standin, &LAUNCHING), standin.calls("cuGraphLaunch"));
+        let held = session.memory_use();
+        let steps = 5;
+        for _ in 0..steps {
+            program.step(&session, &rows).unwrap();
+        }
+        assert_eq!(calls(&standin, &ALLOCATING), before.0, "{way:?}: {ALLOCATING:?}");
+        assert_eq!(calls(&standin, &LAUNCHING), before.1, "{way:?}: {LAUNCHING:?}");
+        assert_eq!(standin.calls("cuGraphLaunch") - before.2, steps, "{way:?}: one graph over all GPUs and step");
+        assert_eq!(session.memory_use(), held);
+    }
+}
+
+#[test]
+fn child_only_gpus_that_a_plan_uses_are_opened() {
+    if !in_child() {
+        return;
+    }
+    let standin = Standin::loaded().unwrap();
+    let contexts = || (0..4).map(|gpu| standin.live(Live::Contexts, gpu)).collect::<Vec<_>>();
+    let g = Graph::new();
+    let w = g.device("/gpu:2", || g.get_variable("w", [3], turret::graph::Init::Ones));
+    let y = g.device("/gpu:2", || (w * 2.0).sum());
+    let session = Session::new(&g, cuda(4)).unwrap();
+    assert_eq!(contexts(), [0, 0, 0, 0]);
+    session.initialize().unwrap();
+    assert_eq!(session.run(&[], &[y], &[]).unwrap()[0].to_f64(), [6.0]);
+    assert_eq!(contexts(), [0, 0, 1, 0]);
+}
+
+#[test]
+fn child_an_untrained_way_is_traced() {
+    if !in_child() {
+        return;
+    }
+    let way = Way { towers: 2, variables: "gpu", average: "beside" };
+    let g = Graph::new();
+    let program = build(&g, way);
+    let session = Session::new(&g, cuda(2)).unwrap();
+    start(&g, &session);
+    let rows = batch(24);
+    let feeds = [(program.x, &rows[0]), (program.target, &rows[1])];
+    for _ in 0..2 {
+        let (_, metadata) = session.run_traced(&feeds, &[program.loss], &[program.train]).unwrap();
+        let on = |gpu: u16| metadata.spans.iter().filter(|(_, d, s)| d.0 == gpu && s.end_ns >= s.start_ns).count();
+        assert!(on(1) > 10 && on(2) > 10, "{:?}", metadata.spans);
+    }
+}
