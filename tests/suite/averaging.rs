@@ -41,7 +41,7 @@ fn loss<'g>(g: &'g Graph, ids: Tensor<'g>, target: Tensor<'g>) -> Tensor<'g> {
     };
     let table = g.get_variable("table", [50, 96], start(&[50, 96], 1));
     let w = g.get_variable("w", [96, 400], start(&[96, 400], 2));
-    assert!(96 * 400 * 4 >= SMALL_GRADIENT_BYTES);
+    const { assert!(96 * 400 * 4 >= SMALL_GRADIENT_BYTES) };
     let small = g.get_variable("small", [400, 1], start(&[400, 1], 3));
     let bias = g.get_variable("bias", [], Init::Zeros);
     let hidden = g.embedding_lookup(table, ids).matmul(w).relu();
