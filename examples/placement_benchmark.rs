@@ -121,7 +121,7 @@ impl Setting<'_> {
             ms(Some(0)),
             ms(self.ms.len().checked_sub(1)),
             self.copies.copies.len().to_string(),
-            human_bytes(self.copies.total_bytes),
+            human_bytes(self.copies.sent_bytes()),
         ]
     }
 }

@@ -85,8 +85,8 @@ pub(super) fn bench(global: &GlobalOptions, args: &BenchArgs) -> Result<()> {
             ms_median: 0.0,
             ms_min: 0.0,
             ms_max: 0.0,
-            copies: copies.copies.len(),
-            copy_bytes: copies.total_bytes,
+            copies: copies.copies.len() + copies.all_reduces.len(),
+            copy_bytes: copies.sent_bytes(),
             flops: schedule.work().iter().map(|cost| cost.flops).sum(),
             peak_bytes: memory.devices.into_iter().map(|m| (m.device, m.total)).collect(),
         });

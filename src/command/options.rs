@@ -37,6 +37,9 @@ pub(super) struct GlobalOptions {
     /// Whether chains of element-wise operations become one CUDA kernel
     #[arg(long, global = true, value_enum, value_name = "SWITCH", default_value = "on")]
     cuda_fusion: Switch,
+    /// Whether sums over CUDA GPUs are NCCL calls, where NCCL is there
+    #[arg(long, global = true, value_enum, value_name = "SWITCH", default_value = "on")]
+    nccl: Switch,
     /// Lets products on CUDA GPUs use TensorFloat-32
     #[arg(long, global = true)]
     tf32: bool,
@@ -64,6 +67,7 @@ impl GlobalOptions {
             graphs: self.cuda_graphs == Switch::On,
             tf32: self.tf32,
             fusion: self.cuda_fusion == Switch::On,
+            nccl: self.nccl == Switch::On,
         };
         Ok(if self.soft_placement { options.soft() } else { options })
     }

@@ -116,6 +116,8 @@ pub struct Machine {
     peers: Peers,
     /// For CUDA GPUs, row by row: whether the first reads the second's memory.
     reaches: Vec<bool>,
+    /// NCCL can be used.
+    nccl: bool,
 }
 
 impl Machine {
@@ -132,6 +134,7 @@ impl Machine {
             devices: vec![info(DeviceId::HOST, DeviceKind::Host, threads)],
             peers: Peers::All,
             reaches: Vec::new(),
+            nccl: false,
         }
     }
 
@@ -154,6 +157,7 @@ impl Machine {
         Library::ALL.iter().filter(|l| l.is_needed()).try_for_each(|l| cuda::find(*l).map_err(missing))?;
         let mut machine = Machine::host();
         machine.devices[0].pinnable = true;
+        machine.nccl = cuda::find(Library::Nccl).is_ok();
         let mut identities: Vec<CudaIdentity> = Vec::new();
         for &gpu in gpus {
             let Some(identity) = all.get(gpu) else {
@@ -175,6 +179,29 @@ impl Machine {
             machine.devices.push(DeviceInfo { cuda, ..info(DeviceId(i as u16 + 1), DeviceKind::Cuda, 1) });
         }
         Ok(machine)
+    }
+
+    /// A host and CUDA GPUs that are not there, to plan for; several may be contexts of one GPU.
+    #[cfg(test)]
+    pub(crate) fn pretended_cuda(ordinals: &[i32]) -> Machine {
+        let mut machine = Machine { nccl: true, ..Machine::host() };
+        for (i, &ordinal) in ordinals.iter().enumerate() {
+            let identity = CudaIdentity {
+                ordinal,
+                instance: ordinals[..i].iter().filter(|o| **o == ordinal).count() as u32,
+                name: "none".into(),
+                pci: String::new(),
+                physical: ordinal.to_string(),
+                memory_bytes: 1 << 30,
+                has_cublaslt: false,
+            };
+            machine
+                .devices
+                .push(DeviceInfo { cuda: Some(identity), ..info(DeviceId(i as u16 + 1), DeviceKind::Cuda, 1) });
+        }
+        machine.reaches = vec![true; ordinals.len() * ordinals.len()];
+        // With a limit, nobody asks the driver for the room that there is.
+        machine.with_gpu_memory(1 << 30)
     }
 
     /// A host and every CUDA GPU that the driver shows.
@@ -246,6 +273,19 @@ impl Machine {
     pub fn with_peers(mut self, peers: Peers) -> Machine {
         self.peers = peers;
         self
+    }
+
+    /// The same machine without NCCL: sums over GPUs are made by copies and kernels.
+    pub fn without_nccl(mut self) -> Machine {
+        self.nccl = false;
+        self
+    }
+
+    /// True if NCCL sums over these devices in one call: different CUDA GPUs, at least two, each by its first context.
+    pub fn all_reduces(&self, devices: &[DeviceId]) -> bool {
+        let first_context = |d: &DeviceId| self.device(*d).cuda.as_ref().is_some_and(|c| c.instance == 0);
+        let differ = devices.iter().enumerate().all(|(i, d)| !devices[..i].contains(d));
+        self.nccl && devices.len() > 1 && differ && devices.iter().all(first_context)
     }
 
     /// All devices; the host is the first.

@@ -1,7 +1,7 @@
 //! The static memory plan: where in its device's arena every value of a step lives.
 //!
-//! Results of copies have a region of their own and are not reused within a step, so a copy never waits for computing to
-//! free its destination; what another device reads, and what is fetched, is kept to the step's end.
+//! Results of copies and all-reduces have a region of their own and are not reused within a step, so that none waits for
+//! computing to free its destination; what another device reads, and what is fetched, is kept to the step's end.
 
 use super::step::{Fetch, Origin, Partitioned, ValueId};
 use crate::device::DeviceId;
@@ -15,7 +15,7 @@ const ALIGN: usize = 64;
 pub enum Region {
     /// Results of ops; reused when their last reader is done.
     Compute,
-    /// Results of copies.
+    /// Results of copies and all-reduces.
     Copy,
 }
 
@@ -60,16 +60,16 @@ pub(super) fn plan_memory(p: &Partitioned, devices: usize) -> MemoryPlan {
     // Buffers that end at a node, to be freed after it.
     let mut ends: Vec<Vec<ValueId>> = vec![Vec::new(); p.nodes.len()];
     for (i, node) in p.nodes.iter().enumerate() {
-        let arena = &mut arenas[node.device.index()];
-        if node.copy().is_some() {
+        if node.is_transfer() {
             for &output in &node.outputs {
-                let region = &mut plan.copy_bytes[node.device.index()];
+                let region = &mut plan.copy_bytes[p.value(output).device.index()];
                 plan.places[output.index()] = Some((Region::Copy, *region));
                 // Sums beyond the address space stay there: no device has that much, which loading says.
                 *region = region.saturating_add(rounded(p.value(output).desc.bytes()));
             }
             continue;
         }
+        let arena = &mut arenas[node.device.index()];
         for &output in node.outputs.iter().filter(|v| p.value(**v).alias_of.is_none()) {
             let bytes = p.value(output).desc.bytes();
             let end = last_use[output.index()].unwrap_or(LastUse::At(i));
@@ -116,7 +116,7 @@ fn last_uses(p: &Partitioned) -> Vec<Option<LastUse>> {
     for (i, node) in p.nodes.iter().enumerate() {
         for &value in &node.inputs {
             let base = p.base(value).0;
-            let elsewhere = p.value(base).device != node.device;
+            let elsewhere = p.value(base).device != node.device || node.all_reduce().is_some();
             let slot = &mut last[base.index()];
             *slot = match *slot {
                 Some(LastUse::Never) => Some(LastUse::Never),

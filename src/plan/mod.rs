@@ -7,6 +7,8 @@
 //! A pass is a function from one stage to the next. Invariant: passes only read the graph; what they find out is in
 //! the stage, with the rule that decided.
 
+#[cfg(test)]
+mod all_reduce_tests;
 mod claims;
 mod fuse;
 mod memory;
@@ -28,5 +30,6 @@ pub use prune::{Pruned, needed, prune};
 pub use schedule::{Schedule, lay_out, schedule};
 pub use signature::{FeedSpec, Signature};
 pub use step::{
-    CopyInfo, Fetch, Fusion, Origin, Part, Partitioned, Route, StepNode, StepNodeId, StepNodeKind, Value, ValueId,
+    AllReduceInfo, CopyInfo, Fetch, Fusion, Origin, Part, Partitioned, Route, StepNode, StepNodeId, StepNodeKind,
+    Value, ValueId,
 };

@@ -413,7 +413,9 @@ fn sorted(p: &Partitioned, extra: &[(StepNodeId, StepNodeId)]) -> Option<Vec<Ste
     while let Some(Reverse((level, node))) = ready.pop() {
         sequence.push(node);
         for &next in &successors[node.index()] {
-            let crosses = p.nodes[node.index()].device != p.nodes[next.index()].device || starts_elsewhere(p, next);
+            let (from, to) = (&p.nodes[node.index()], &p.nodes[next.index()]);
+            // An all-reduce ends on all its devices.
+            let crosses = to.is_transfer() || from.all_reduce().is_none() && from.device != to.device;
             let hop = &mut hops[next.index()];
             *hop = (*hop).max(level + u32::from(crosses));
             waiting[next.index()] -= 1;
@@ -423,10 +425,6 @@ fn sorted(p: &Partitioned, extra: &[(StepNodeId, StepNodeId)]) -> Option<Vec<Ste
         }
     }
     (sequence.len() == p.nodes.len()).then_some(sequence)
-}
-
-fn starts_elsewhere(p: &Partitioned, node: StepNodeId) -> bool {
-    p.nodes[node.index()].copy().is_some()
 }
 
 fn permute(p: &mut Partitioned, sequence: &[StepNodeId]) {

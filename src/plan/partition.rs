@@ -1,13 +1,16 @@
 //! Partition: the nodes of one step on their devices, with the copies between them.
 //!
 //! Invariant: a node's inputs are all on its own device; what was elsewhere comes through a copy node, one per tensor
-//! and destination, shared by all consumers there.
+//! and destination, shared by all consumers there. The one exception is a sum over GPUs that NCCL makes: its inputs and
+//! outputs are where the parts are.
 
 use super::claims;
 use super::order;
 use super::place::Placed;
 use super::prune::{Pruned, Source};
-use super::step::{CopyInfo, Fetch, Origin, Partitioned, Route, StepNode, StepNodeId, StepNodeKind, Value, ValueId};
+use super::step::{
+    AllReduceInfo, CopyInfo, Fetch, Origin, Partitioned, Route, StepNode, StepNodeId, StepNodeKind, Value, ValueId,
+};
 use crate::base::{Array, Code, Diagnostic, Error, Result};
 use crate::device::{DeviceId, Machine};
 use crate::graph::{Attrs, KernelContext, Node, NodeId, TensorDesc, TensorId};
@@ -86,6 +89,10 @@ impl Builder<'_> {
             Source::Computed => b.p.value(b.computed[&node.inputs[i]]).device,
             _ => device,
         };
+        if let Some(info) = self.all_reduce(&node, &sources) {
+            self.add_all_reduce(&node, info, &controls);
+            return Ok(());
+        }
         let split = node.op.split(&node.attrs, node.inputs.len(), &|i| input_device(self, i).0.into());
         match split {
             Some(parts) => {
@@ -158,6 +165,45 @@ impl Builder<'_> {
         });
         self.step_nodes.entry(node.id).or_default().push(id);
         Ok(())
+    }
+
+    /// What a node sums in one call over several GPUs, if it is such a node and all its inputs are computed there.
+    fn all_reduce(&self, node: &Node, sources: &[Source]) -> Option<AllReduceInfo> {
+        let fits = node.op.is_all_reduce() && node.inputs.len() == node.outputs.len();
+        if !fits || !sources.iter().all(|s| matches!(s, Source::Computed)) {
+            return None;
+        }
+        let inputs = || node.inputs.iter().map(|t| self.p.value(self.computed[t]));
+        let devices: SmallVec<[DeviceId; 4]> = inputs().map(|v| v.device).collect();
+        let bytes = inputs().next()?.desc.bytes();
+        (bytes > 0 && self.machine.all_reduces(&devices)).then_some(AllReduceInfo { devices, bytes })
+    }
+
+    fn add_all_reduce(&mut self, node: &Node, info: AllReduceInfo, controls: &[StepNodeId]) {
+        let id = StepNodeId(self.p.nodes.len() as u32);
+        let inputs: SmallVec<[ValueId; 4]> = node.inputs.iter().map(|t| self.computed[t]).collect();
+        let mut outputs = SmallVec::new();
+        for (output, &device) in info.devices.iter().enumerate() {
+            let tensor = TensorId { node: node.id, output: output as u32 };
+            let (desc, origin) = (self.p.pruned.desc(tensor), Origin::Computed(id));
+            let value = self.new_value(Value { tensor, desc, device, origin, alias_of: None });
+            self.computed.insert(tensor, value);
+            outputs.push(value);
+        }
+        self.p.nodes.push(StepNode {
+            device: info.devices[0],
+            kind: StepNodeKind::AllReduce(info),
+            name: node.name.clone(),
+            node: node.id,
+            op: None,
+            attrs: Arc::default(),
+            inputs,
+            controls: controls.into(),
+            outputs,
+            silent: false,
+            fusion: None,
+        });
+        self.step_nodes.entry(node.id).or_default().push(id);
     }
 
     /// What a copy of a variable's buffer waits for, where this node reads one that may be elsewhere: all that the node

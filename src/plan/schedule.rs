@@ -6,7 +6,7 @@ use super::memory::{MemoryPlan, plan_memory};
 use super::phases::{Phase, plan_phases};
 use super::step::{Fusion, Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, ValueId};
 use crate::base::{Array, Code, Error, Result};
-use crate::device::{DeviceId, Machine, QueueId};
+use crate::device::{DeviceId, Lane, Machine, QueueId};
 use crate::graph::{Cost, KernelContext, TensorDesc};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -100,9 +100,10 @@ pub fn lay_out(step: Partitioned, machine: &Machine) -> Schedule {
     let mut queue_of = Vec::with_capacity(step.nodes.len());
     let mut position = Vec::with_capacity(step.nodes.len());
     for (i, node) in step.nodes.iter().enumerate() {
-        let queue = number(match node.copy() {
-            Some(copy) => machine.copying_queue(copy.from, copy.to),
-            None => QueueId::compute(node.device),
+        let queue = number(match &node.kind {
+            StepNodeKind::Copy(copy) => machine.copying_queue(copy.from, copy.to),
+            StepNodeKind::AllReduce(_) => QueueId { device: node.device, lane: Lane::Peer },
+            _ => QueueId::compute(node.device),
         });
         queue_of.push(queue);
         let sequence = &mut sequences[queue];

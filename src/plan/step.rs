@@ -1,6 +1,7 @@
 //! The nodes and values of one step: what partitioning makes and everything after it reads.
 //!
-//! Invariant: a node's inputs are all on its own device, but for a copy's, which are where the tensor is.
+//! Invariant: a node's inputs are all on its own device, but for a copy's, which are where the tensor is, and an
+//! all-reduce's, which are one on each of its devices, as are its outputs.
 
 use super::place::Placed;
 use super::prune::Pruned;
@@ -87,6 +88,24 @@ pub struct CopyInfo {
     pub fed: bool,
 }
 
+/// What an all-reduce node sums.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AllReduceInfo {
+    /// The devices, in the order of inputs and outputs.
+    pub devices: SmallVec<[DeviceId; 4]>,
+    /// Bytes of one input, which is as large as all others and the outputs.
+    pub bytes: usize,
+}
+
+impl AllReduceInfo {
+    /// The bytes that each device sends, and gets, in a ring: `2 (n - 1) / n` of the tensor's, which is the least that an
+    /// all-reduce can do with.
+    pub fn bytes_per_device(&self) -> usize {
+        let n = self.devices.len();
+        (2 * (n as u128 - 1) * self.bytes as u128 / n as u128) as usize
+    }
+}
+
 /// What a node of a step does.
 #[derive(Clone, Debug)]
 pub enum StepNodeKind {
@@ -94,6 +113,8 @@ pub enum StepNodeKind {
     Op,
     /// Copies a tensor to this device.
     Copy(CopyInfo),
+    /// Sums over several CUDA GPUs by NCCL; its device is the first of them.
+    AllReduce(AllReduceInfo),
     /// Keeps a variable's value from before it is changed.
     Snapshot,
     /// Waits for everything that can fail before variables change.
@@ -115,7 +136,7 @@ pub struct StepNode {
     pub attrs: Arc<Attrs>,
     /// The device that runs it.
     pub device: DeviceId,
-    /// The values that it reads, all on its device but for a copy's.
+    /// The values that it reads, all on its device but for a copy's and an all-reduce's.
     pub inputs: SmallVec<[ValueId; 4]>,
     /// Nodes that must have run before.
     pub controls: SmallVec<[StepNodeId; 2]>,
@@ -189,6 +210,20 @@ impl StepNode {
             (None, Some(op)) => op.traits().in_place.into(),
             _ => SmallVec::new(),
         }
+    }
+
+    /// What it sums, if it is an all-reduce.
+    pub fn all_reduce(&self) -> Option<&AllReduceInfo> {
+        match &self.kind {
+            StepNodeKind::AllReduce(info) => Some(info),
+            _ => None,
+        }
+    }
+
+    /// True for nodes that move bytes between devices: their results live apart, and what they read is kept to the step's
+    /// end, so that only events order them.
+    pub fn is_transfer(&self) -> bool {
+        matches!(self.kind, StepNodeKind::Copy(_) | StepNodeKind::AllReduce(_))
     }
 
     /// What it moves, if it is a copy.
@@ -267,6 +302,11 @@ impl Partitioned {
     /// The copies, in the order of the step's nodes.
     pub fn copies(&self) -> impl Iterator<Item = (&StepNode, &CopyInfo)> {
         self.nodes.iter().filter_map(|n| n.copy().map(|c| (n, c)))
+    }
+
+    /// The all-reduces, in the order of the step's nodes.
+    pub fn all_reduces(&self) -> impl Iterator<Item = (&StepNode, &AllReduceInfo)> {
+        self.nodes.iter().filter_map(|n| n.all_reduce().map(|a| (n, a)))
     }
 
     /// The nodes that read this value.

@@ -1,4 +1,5 @@
-//! The copies of one step: what travels, from where to where, by which route, for whom.
+//! The copies of one step: what travels, from where to where, by which route, for whom; and the sums over GPUs that NCCL
+//! makes, with what each GPU sends in a ring.
 
 use super::tables::{csv, human_bytes, table};
 use crate::device::Machine;
@@ -29,6 +30,25 @@ pub struct CopyRow {
     pub consumers: Vec<String>,
 }
 
+/// One sum over several GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AllReduceRow {
+    /// The node, as in `average/affine0/w/sum`.
+    pub name: String,
+    /// The devices that give a part each and get the whole.
+    pub devices: Vec<String>,
+    /// The sizes of a part.
+    pub shape: Vec<usize>,
+    /// Its element type.
+    pub dtype: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The bytes that each device sends, and gets, in a ring of `n`: `2 (n - 1) / n` of a part's.
+    pub bytes_per_device: u64,
+    /// The operations that read a sum.
+    pub consumers: Vec<String>,
+}
+
 /// The copies of one step, in the step's order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CopyTable {
@@ -40,6 +60,9 @@ pub struct CopyTable {
     pub direct_bytes: u64,
     /// Bytes of copies through host memory.
     pub through_host_bytes: u64,
+    /// Sums over GPUs that NCCL makes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub all_reduces: Vec<AllReduceRow>,
 }
 
 const DIRECT: &str = "direct";
@@ -76,12 +99,42 @@ impl CopyTable {
         };
         let (total_bytes, direct_bytes, through_host_bytes) =
             (bytes(None), bytes(Some(DIRECT)), bytes(Some(THROUGH_HOST)));
-        CopyTable { total_bytes, direct_bytes, through_host_bytes, copies }
+        let all_reduces = step.all_reduces().map(|(node, sum)| {
+            let mut consumers: Vec<String> = Vec::new();
+            for reader in node.outputs.iter().filter_map(|o| readers.remove(o)).flatten() {
+                if !consumers.contains(&reader) {
+                    consumers.push(reader);
+                }
+            }
+            AllReduceRow {
+                name: node.name.to_string(),
+                devices: sum.devices.iter().map(|d| machine.device(*d).short_name()).collect(),
+                shape: step.value(node.outputs[0]).desc.dims.to_vec(),
+                dtype: step.value(node.outputs[0]).desc.dtype.to_string(),
+                bytes: sum.bytes as u64,
+                bytes_per_device: sum.bytes_per_device() as u64,
+                consumers,
+            }
+        });
+        let all_reduces = all_reduces.collect();
+        CopyTable { total_bytes, direct_bytes, through_host_bytes, copies, all_reduces }
+    }
+
+    /// The bytes that all devices together send: those of the copies, and each device's of the sums over GPUs.
+    pub fn sent_bytes(&self) -> u64 {
+        let sums = self.all_reduces.iter().map(|a| a.bytes_per_device * a.devices.len() as u64);
+        self.total_bytes + sums.sum::<u64>()
+    }
+
+    /// The rows of the table, with at most so many consumers by name.
+    fn rows(&self, named: usize) -> impl Iterator<Item = Vec<String>> {
+        let sums = self.all_reduces.iter().map(move |a| a.fields(named));
+        self.copies.iter().map(move |c| c.fields(named)).chain(sums)
     }
 
     /// The table, and totals by pair of devices and by route, for people.
     pub fn text(&self) -> String {
-        let mut text = table(&HEADS, &["bytes"], self.copies.iter().map(|c| c.fields(3)));
+        let mut text = table(&HEADS, &["bytes"], self.rows(3));
         text.push('\n');
         let mut pairs: Vec<(&str, &str, usize, u64)> = Vec::new();
         for copy in &self.copies {
@@ -99,6 +152,11 @@ impl CopyTable {
                 format!(" ({DIRECT} {}, {THROUGH_HOST} {})", human_bytes(self.direct_bytes), human_bytes(through))
             }
         };
+        let (sums, per_device) = (self.all_reduces.len(), self.all_reduces.iter().map(|a| a.bytes_per_device).sum());
+        if sums > 0 {
+            let sums = if sums == 1 { "1 all-reduce".to_string() } else { format!("{sums} all-reduces") };
+            text.push_str(&format!("{sums}: {} out of each device, as a ring sends them\n", human_bytes(per_device)));
+        }
         let (count, total) = (self.copies.len(), self.total_bytes);
         text.push_str(&format!("total: {}, {total} bytes, {}{routes}\n", counted(count), human_bytes(total)));
         text
@@ -106,7 +164,7 @@ impl CopyTable {
 
     /// The copies as comma-separated values.
     pub fn csv(&self) -> String {
-        csv(&HEADS, self.copies.iter().map(|c| c.fields(usize::MAX)))
+        csv(&HEADS, self.rows(usize::MAX))
     }
 }
 
@@ -117,12 +175,27 @@ fn counted(copies: usize) -> String {
 impl CopyRow {
     /// The fields of a row, with at most so many consumers by name.
     fn fields(&self, named: usize) -> Vec<String> {
-        let mut consumers = self.consumers.iter().take(named).cloned().collect::<Vec<_>>().join(" ");
-        if self.consumers.len() > named {
-            consumers.push_str(&format!(" and {} more", self.consumers.len() - named));
-        }
+        let consumers = listed(&self.consumers, named);
         let shape = format!("{:?}", self.shape);
         let (from, to) = (self.from.clone(), self.to.clone());
         vec![self.tensor.clone(), from, to, shape, self.bytes.to_string(), self.route.to_string(), consumers]
     }
+}
+
+impl AllReduceRow {
+    /// The fields of a row among copies: from its devices to each of them.
+    fn fields(&self, named: usize) -> Vec<String> {
+        let (devices, shape) = (self.devices.join(" "), format!("{:?}", self.shape));
+        let (bytes, consumers) = (self.bytes_per_device.to_string(), listed(&self.consumers, named));
+        vec![self.name.clone(), devices, "each".into(), shape, bytes, "all-reduce".into(), consumers]
+    }
+}
+
+/// At most so many names, and how many more there are.
+fn listed(names: &[String], most: usize) -> String {
+    let mut text = names.iter().take(most).cloned().collect::<Vec<_>>().join(" ");
+    if names.len() > most {
+        text.push_str(&format!(" and {} more", names.len() - most));
+    }
+    text
 }

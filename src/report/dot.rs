@@ -1,5 +1,5 @@
 //! The dot form of a stage, for Graphviz: devices are clusters with a colour each, towers are clusters within, copies
-//! are nodes of their own between them.
+//! and sums over GPUs are nodes of their own between them.
 
 use super::stage::{NodeKind, NodeView, StageView};
 use super::tables::human_bytes;
@@ -10,7 +10,7 @@ use std::fmt::Write;
 /// Fill colours of devices, in turn.
 const COLOURS: [&str; 8] = ["#e8e8e8", "#cfe8cf", "#cfdcf2", "#f6e3c5", "#ecd3ec", "#d3eeee", "#f2d0d0", "#e6e6b8"];
 
-/// The colour of copies.
+/// The colour of copies and sums over GPUs.
 const COPY: &str = "#ffb347";
 
 /// A text as a quoted dot string that shows as it is: quotes and backslashes escaped, a line break as `\n`.
@@ -50,7 +50,7 @@ impl<'a> Dot<'a> {
     fn graph(&mut self, view: &'a StageView) {
         self.ids = view.nodes.iter().enumerate().map(|(i, n)| (n.name.as_str(), i)).collect();
         let mut clusters: IndexMap<&str, IndexMap<Option<&str>, Vec<usize>>> = IndexMap::new();
-        for (i, node) in view.nodes.iter().enumerate().filter(|(_, n)| !is_copy(n)) {
+        for (i, node) in view.nodes.iter().enumerate().filter(|(_, n)| !is_transfer(n)) {
             clusters.entry(&node.device).or_default().entry(tower(&node.name)).or_default().push(i);
         }
         clusters.sort_by(|a, _, b, _| natural(a).cmp(&natural(b)));
@@ -80,7 +80,7 @@ impl<'a> Dot<'a> {
             }
             self.line(1, "}");
         }
-        for (i, node) in view.nodes.iter().enumerate().filter(|(_, n)| is_copy(n)) {
+        for (i, node) in view.nodes.iter().enumerate().filter(|(_, n)| is_transfer(n)) {
             self.node(1, i, node);
         }
         for (i, node) in view.nodes.iter().enumerate() {
@@ -113,6 +113,10 @@ impl<'a> Dot<'a> {
             NodeKind::Variable => {
                 shape = "cylinder";
                 label.push(node.op.clone());
+            }
+            NodeKind::AllReduce { devices, bytes } => {
+                (shape, fill) = ("hexagon", COPY);
+                label.push(format!("{}, {} each", devices.join(" + "), human_bytes(*bytes)));
             }
             NodeKind::Copy { from, to, bytes } => {
                 (shape, fill) = ("cds", COPY);
@@ -151,8 +155,8 @@ impl<'a> Dot<'a> {
     }
 }
 
-fn is_copy(node: &NodeView) -> bool {
-    matches!(node.kind, NodeKind::Copy { .. })
+fn is_transfer(node: &NodeView) -> bool {
+    matches!(node.kind, NodeKind::Copy { .. } | NodeKind::AllReduce { .. })
 }
 
 /// The tower that a node belongs to, by the first part of its name.

@@ -16,7 +16,7 @@ mod text;
 mod timeline;
 
 pub use constants::{SHOWN_BYTES, describe_array};
-pub use copies::{CopyRow, CopyTable};
+pub use copies::{AllReduceRow, CopyRow, CopyTable};
 pub use dot::dot_quote;
 pub use listing::{gradient_listing, variable_listing};
 pub use memory::{MemoryRow, MemoryTable};

@@ -85,6 +85,13 @@ pub enum NodeKind {
         /// Bytes moved.
         bytes: u64,
     },
+    /// A sum over GPUs that planning made one NCCL call of.
+    AllReduce {
+        /// The devices that give a part each and get the whole.
+        devices: Vec<String>,
+        /// Bytes that each of them sends.
+        bytes: u64,
+    },
 }
 
 /// A node of a view.

@@ -27,6 +27,11 @@ pub(super) fn step_nodes(step: &Partitioned, machine: &Machine, schedule: Option
     let copies = step.copies().count();
     let bytes: usize = step.copies().map(|(_, c)| c.bytes).sum();
     let mut summary = vec![count(step.nodes.len()), format!("copies: {copies}, {bytes} bytes")];
+    let sums = step.all_reduces().count();
+    if sums > 0 {
+        let bytes: usize = step.all_reduces().map(|(_, a)| a.bytes_per_device()).sum();
+        summary.push(format!("all-reduces: {sums}, {bytes} bytes out of each device"));
+    }
     for row in schedule.iter().flat_map(|s| MemoryTable::new(s, machine).devices) {
         summary.push(format!(
             "memory {}: variables {}, constants {}, compute {}, copies {}",
@@ -128,6 +133,13 @@ impl<'a> StepView<'a> {
             }
             StepNodeKind::Snapshot => ("Snapshot", NodeKind::Op),
             StepNodeKind::Commit => ("Commit", NodeKind::Op),
+            StepNodeKind::AllReduce(sum) => {
+                let devices: Vec<String> = sum.devices.iter().map(|d| self.machine.device(*d).short_name()).collect();
+                let bytes = sum.bytes_per_device() as u64;
+                notes.push(("devices".to_string(), devices.join(",")));
+                notes.push(("bytes".to_string(), format!("{bytes}-each")));
+                ("AllReduce", NodeKind::AllReduce { devices, bytes })
+            }
             StepNodeKind::Copy(copy) => {
                 let name = |device| self.machine.device(device).short_name();
                 notes.push(("from".to_string(), name(copy.from)));

@@ -5,9 +5,9 @@
 use super::executable::{Layout, Loader, kernel_context};
 use crate::base::{Code, Diagnostic, Error, Result};
 use crate::device::cuda::{
-    Addresses, Context, CudaBuffer, CudaCommand, CudaError, CudaErrorKind, CudaKernel, CudaLaunch, CudaStep, Event,
-    FailureText, Gpu, Graphs, MapStep, PeerRoute, PinnedMemory, Placed, StepFailure, ThroughHost, Upload, load_kernel,
-    map_kernel, prepare_kernels, route,
+    Addresses, AllReduce, Context, CudaBuffer, CudaCommand, CudaError, CudaErrorKind, CudaKernel, CudaLaunch, CudaStep,
+    Event, FailureText, Gpu, Graphs, MapStep, PeerRoute, PinnedMemory, Placed, Rank, StepFailure, ThroughHost, Upload,
+    load_kernel, map_kernel, prepare_kernels, route,
 };
 use crate::device::{DeviceId, DeviceInfo, DeviceKind, DeviceMemory, Failure, FailureKind, Span};
 use crate::graph::{KernelContext, NodeId, TensorDesc};
@@ -298,6 +298,10 @@ impl PartWriter<'_> {
                         let command = self.copy(node, copy).map_err(|e| self.at_node(node, info, e))?;
                         command.into_iter().for_each(&mut add);
                     }
+                    StepNodeKind::AllReduce(_) => {
+                        let sum = self.all_reduce(node).map_err(|e| self.at_node(node, info, e))?;
+                        add(CudaCommand::AllReduce(Box::new(sum)));
+                    }
                     StepNodeKind::Snapshot => {
                         let (from, to) = (self.address(node.inputs[0]), self.address(node.outputs[0]));
                         let bytes = step.value(node.outputs[0]).desc.bytes();
@@ -396,6 +400,17 @@ impl PartWriter<'_> {
                 }
             }
         }))
+    }
+
+    fn all_reduce(&self, node: &StepNode) -> Result<AllReduce, CudaError> {
+        let step = &self.schedule.step;
+        let rank = |(&from, &to): (&ValueId, &ValueId)| Rank {
+            gpu: self.gpu(step.value(to).device),
+            from: self.address(from),
+            to: self.address(to),
+        };
+        let desc = &step.value(node.outputs[0]).desc;
+        AllReduce::new(&self.gpus, node.inputs.iter().zip(&node.outputs).map(rank).collect(), desc.len(), desc.dtype)
     }
 
     fn address(&self, value: ValueId) -> u64 {

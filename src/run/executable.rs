@@ -392,6 +392,10 @@ impl<'a> ProgramWriter<'a> {
             }
             StepNodeKind::Snapshot => self.add_copy(node, id.0, false),
             StepNodeKind::Commit => {}
+            StepNodeKind::AllReduce(_) => {
+                let message = format!("'{}' is a sum over CUDA GPUs, which the host cannot run", node.name);
+                return Err(Error::new(crate::base::Code::Internal, message));
+            }
         }
         self.commands.extend(self.schedule.signals[id.index()].filter(|_| by_events).map(Command::Signal));
         Ok(())

@@ -36,11 +36,14 @@ pub struct CudaOptions {
     pub tf32: bool,
     /// Makes one kernel of chains of element-wise ops, and takes bias and ReLU into products.
     pub fusion: bool,
+    /// Lets sums over different GPUs (`AllReduceN`) be NCCL calls, where NCCL is there; otherwise they are copies and a
+    /// kernel.
+    pub nccl: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { graphs: true, tf32: false, fusion: true }
+        CudaOptions { graphs: true, tf32: false, fusion: true, nccl: true }
     }
 }
 
@@ -119,8 +122,11 @@ impl<'g> Session<'g> {
     ///
     /// # Errors
     /// Everything that was wrong in building the graph, all at once.
-    pub fn new(graph: &'g Graph, options: SessionOptions) -> Result<Session<'g>> {
+    pub fn new(graph: &'g Graph, mut options: SessionOptions) -> Result<Session<'g>> {
         graph.check()?;
+        if !options.cuda.nccl {
+            options.machine = options.machine.without_nccl();
+        }
         let devices = options.machine.devices().len();
         Ok(Session {
             graph,

@@ -3,7 +3,8 @@
 use super::call::CudaResult;
 use super::code::{CudaArg, CudaBuffer, CudaKernel, CudaLaunch};
 use super::gpu::Gpu;
-use super::step::{CudaCommand, KernelCall};
+use super::launch::KernelCall;
+use super::step::CudaCommand;
 
 /// Where a node's buffers are.
 pub struct Addresses<'a> {

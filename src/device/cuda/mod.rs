@@ -6,12 +6,14 @@
 
 mod call;
 mod code;
+mod collective;
 mod context;
 mod copy;
 mod gemm;
 mod gpu;
 mod identity;
 mod kernels;
+mod launch;
 mod libraries;
 mod load;
 mod map;
@@ -20,14 +22,16 @@ mod trace;
 
 pub use call::{CudaError, CudaErrorKind, CudaResult};
 pub use code::{BLOCK, CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, CudaMap, FailureText, Gemm, c_type};
+pub use collective::{AllReduce, Rank};
 pub use context::{Context, CudaMemory, Event, PinnedMemory, Registration};
 pub use copy::{PeerRoute, route};
 pub use gpu::Gpu;
 pub use identity::{CudaIdentity, identities};
+pub use launch::KernelCall;
 pub use libraries::{LIBRARY_FOLDER, Library, device_count, driver_version, find};
 pub use load::{Addresses, load_kernel, prepare_kernels};
 pub use map::{MapStep, Operand, map_kernel};
-pub use step::{CudaCommand, CudaStep, Graphs, KernelCall, Placed, StepFailure, ThroughHost, Upload};
+pub use step::{CudaCommand, CudaStep, Graphs, Placed, StepFailure, ThroughHost, Upload};
 pub use trace::{GpuSpan, Trace};
 
 /// What stands before the kernels of every module.

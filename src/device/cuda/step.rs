@@ -5,15 +5,16 @@
 //! by one call. Invariant: a replayed segment enqueues nothing else and allocates nothing.
 
 use super::call::{Called, CudaError, CudaErrorKind, CudaResult};
+use super::collective::AllReduce;
 use super::context::{Event, PinnedMemory, Stream};
 use super::copy;
 use super::gemm::PreparedGemm;
 use super::gpu::Gpu;
+use super::launch::KernelCall;
 use super::trace::Trace;
 use crate::device::{DeviceId, Lane};
 use cudarc::driver::result;
-use cudarc::driver::sys::{self, CUfunction, CUgraphExec};
-use std::ffi::c_void;
+use cudarc::driver::sys::{self, CUgraphExec};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// One thing that is enqueued.
@@ -38,26 +39,8 @@ pub enum CudaCommand {
     FromPeer(u64, usize, u64, usize),
     /// Copies from another GPU through pinned host memory.
     ThroughHost(Box<ThroughHost>),
-}
-
-/// A launch with its parameters.
-pub struct KernelCall {
-    function: CUfunction,
-    blocks: u32,
-    threads: u32,
-    shared_bytes: u32,
-    /// One slot for each parameter; the driver reads as many bytes as the parameter has.
-    _values: Box<[u64]>,
-    pointers: Box<[*mut c_void]>,
-}
-
-impl KernelCall {
-    /// A launch; each parameter in the low bytes of a slot.
-    pub(super) fn new(function: CUfunction, blocks: u32, threads: u32, shared_bytes: u32, values: Vec<u64>) -> Self {
-        let mut values = values.into_boxed_slice();
-        let pointers = values.iter_mut().map(|v| (&raw mut *v).cast()).collect();
-        KernelCall { function, blocks, threads, shared_bytes, _values: values, pointers }
-    }
+    /// A sum over GPUs, on the peer stream of the first.
+    AllReduce(Box<AllReduce>),
 }
 
 /// A copy between GPUs that do not get bytes to each other rightly.
@@ -384,20 +367,7 @@ impl CudaStep {
             match &placed.command {
                 CudaCommand::Wait(e) => self.events[*e].as_ref().map_or(Ok(()), |e| stream.wait(e)),
                 CudaCommand::Signal(e) => self.events[*e].as_ref().map_or(Ok(()), |e| e.record(stream)),
-                CudaCommand::Kernel(call) => sys::cuLaunchKernel(
-                    call.function,
-                    call.blocks,
-                    1,
-                    1,
-                    call.threads,
-                    1,
-                    1,
-                    call.shared_bytes,
-                    stream.raw,
-                    call.pointers.as_ptr().cast_mut(),
-                    std::ptr::null_mut(),
-                )
-                .called("cuLaunchKernel"),
+                CudaCommand::Kernel(call) => call.enqueue(stream),
                 CudaCommand::Gemm(product) => gpu.blas()?.enqueue(product, stream),
                 CudaCommand::Within(to, from, bytes) => copy::within(stream, *to, *from, *bytes),
                 CudaCommand::Zero(to, bytes) => copy::zero(stream, *to, *bytes),
@@ -418,6 +388,7 @@ impl CudaStep {
                     stream.wait(&c.turns[1])?;
                     copy::from_host(stream, c.to, c.staging.start(), c.staging.len())
                 }
+                CudaCommand::AllReduce(sum) => sum.enqueue(&self.gpus),
             }
         }
     }
@@ -471,11 +442,13 @@ impl Segment {
     fn new(commands: Vec<Placed>, gpus: &[Arc<Gpu>]) -> CudaResult<Segment> {
         let origin = commands.first().map_or(0, |c| c.gpu);
         let mut used: Vec<(usize, Lane)> = commands.iter().map(|c| (c.gpu, c.lane)).collect();
-        let senders = commands.iter().filter_map(|c| match &c.command {
-            CudaCommand::ThroughHost(t) => Some((t.source, Lane::Peer)),
-            _ => None,
-        });
-        used.extend(senders);
+        for command in &commands {
+            match &command.command {
+                CudaCommand::ThroughHost(t) => used.push((t.source, Lane::Peer)),
+                CudaCommand::AllReduce(sum) => used.extend(sum.gpus().map(|gpu| (gpu, Lane::Peer))),
+                _ => {}
+            }
+        }
         used.sort_unstable();
         used.dedup();
         used.retain(|u| *u != (origin, Lane::Compute));

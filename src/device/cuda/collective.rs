@@ -1,0 +1,148 @@
+//! Sums over GPUs by NCCL: the communicators, and one call on every GPU's own peer stream.
+//!
+//! NCCL numbers GPUs as the driver does and uses their primary contexts, so that two contexts on one GPU cannot be in one
+//! communicator; the planner sees to it. Communicators are made by the first plan that needs them and stay, as contexts
+//! do. Invariant: calls are made by one thread at a time, so that every GPU gets all of them in one order.
+
+use super::call::{CudaError, CudaResult};
+use super::context::{Context, Event};
+use super::gpu::Gpu;
+use crate::base::DType;
+use crate::device::Lane;
+use cudarc::nccl::result::{self, NcclError, NcclStatus};
+use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The communicators of some GPUs, one each, in their order.
+struct Communicators(Vec<ncclComm_t>);
+
+// SAFETY: NCCL's communicators may be used from any thread, by one at a time, which `calling` sees to.
+unsafe impl Send for Communicators {}
+// SAFETY: as above.
+unsafe impl Sync for Communicators {}
+
+/// Holds off other threads' calls, and knows the communicators that were made, by the GPUs' numbers.
+fn calling() -> MutexGuard<'static, BTreeMap<Vec<i32>, Arc<Communicators>>> {
+    static MADE: Mutex<BTreeMap<Vec<i32>, Arc<Communicators>>> = Mutex::new(BTreeMap::new());
+    MADE.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Communicators {
+    fn of(contexts: &[&Arc<Context>]) -> CudaResult<Arc<Communicators>> {
+        let numbers: Vec<i32> = contexts.iter().map(|c| c.identity.ordinal).collect();
+        let mut made = calling();
+        if let Some(known) = made.get(&numbers) {
+            return Ok(known.clone());
+        }
+        let mut raw: Vec<ncclComm_t> = vec![std::ptr::null_mut(); numbers.len()];
+        // SAFETY: both lists are as long as told.
+        let said = unsafe { result::comm_init_all(raw.as_mut_ptr(), numbers.len() as i32, numbers.as_ptr()) };
+        called("ncclCommInitAll", said)?;
+        Ok(made.entry(numbers).or_insert(Arc::new(Communicators(raw))).clone())
+    }
+}
+
+/// Where one GPU's part of a sum is, and where its whole sum goes.
+pub struct Rank {
+    /// The GPU's number in the step.
+    pub gpu: usize,
+    /// The address of its part.
+    pub from: u64,
+    /// The address of its sum.
+    pub to: u64,
+}
+
+/// A sum over GPUs that every one of them gets.
+pub struct AllReduce {
+    communicators: Arc<Communicators>,
+    ranks: Vec<Rank>,
+    count: usize,
+    dtype: ncclDataType_t,
+    /// Marked when all parts may be read and all sums written.
+    ready: Event,
+    /// By GPU after the first: marked when its sum is there.
+    ended: Vec<Event>,
+}
+
+impl AllReduce {
+    /// A sum of `count` elements over GPUs, the ranks in order; the first one's peer stream leads.
+    ///
+    /// # Errors
+    /// What NCCL says to the communicators, and the driver to the events; element types that NCCL does not sum.
+    pub fn new(gpus: &[Arc<Gpu>], ranks: Vec<Rank>, count: usize, dtype: DType) -> CudaResult<AllReduce> {
+        let dtype = match dtype {
+            DType::F32 => ncclDataType_t::ncclFloat32,
+            DType::F64 => ncclDataType_t::ncclFloat64,
+            DType::I32 => ncclDataType_t::ncclInt32,
+            DType::I64 => ncclDataType_t::ncclInt64,
+            DType::Bool => return Err(CudaError::refused("ncclAllReduce", "bool has no sums")),
+        };
+        let contexts: Vec<&Arc<Context>> = ranks.iter().map(|r| &gpus[r.gpu].context).collect();
+        let communicators = Communicators::of(&contexts)?;
+        let ready = Event::new(contexts[0], false)?;
+        let ended = contexts[1..].iter().map(|c| Event::new(c, false)).collect::<CudaResult<_>>()?;
+        Ok(AllReduce { communicators, ranks, count, dtype, ready, ended })
+    }
+
+    /// The GPUs' numbers in the step; the first one's peer stream leads.
+    pub fn gpus(&self) -> impl Iterator<Item = usize> {
+        self.ranks.iter().map(|r| r.gpu)
+    }
+
+    /// Enqueues the sum on the GPUs' peer streams: it begins after what is enqueued on the first one's, and what is
+    /// enqueued there next begins after it. The first GPU's context is current afterwards.
+    ///
+    /// # Safety
+    /// The addresses hold `count` elements each until the streams' work is waited for.
+    pub unsafe fn enqueue(&self, gpus: &[Arc<Gpu>]) -> CudaResult<()> {
+        let first = &gpus[self.ranks[0].gpu];
+        let others = || self.ranks[1..].iter().map(|r| &gpus[r.gpu]);
+        first.context.bind()?;
+        let leading = first.stream(Lane::Peer);
+        self.ready.record(leading)?;
+        others().try_for_each(|gpu| gpu.stream(Lane::Peer).wait(&self.ready))?;
+        // SAFETY: by this function's contract.
+        let said = unsafe { self.group(gpus) };
+        for (gpu, ended) in others().zip(&self.ended) {
+            gpu.context.bind()?;
+            ended.record(gpu.stream(Lane::Peer))?;
+        }
+        first.context.bind()?;
+        self.ended.iter().try_for_each(|e| leading.wait(e))?;
+        said
+    }
+
+    /// # Safety
+    /// As [`AllReduce::enqueue`].
+    unsafe fn group(&self, gpus: &[Arc<Gpu>]) -> CudaResult<()> {
+        let _one_at_a_time = calling();
+        called("ncclGroupStart", result::group_start())?;
+        let call = |(rank, communicator): (&Rank, &ncclComm_t)| {
+            let gpu = &gpus[rank.gpu];
+            gpu.context.bind()?;
+            let (from, to) = (rank.from as *const _, rank.to as *mut _);
+            let stream = gpu.stream(Lane::Peer).raw.cast();
+            // SAFETY: by the contract of `enqueue`; communicators live as long as the process.
+            let said = unsafe {
+                result::all_reduce(from, to, self.count, self.dtype, ncclRedOp_t::ncclSum, *communicator, stream)
+            };
+            called("ncclAllReduce", said)
+        };
+        let said = self.ranks.iter().zip(&self.communicators.0).try_for_each(call);
+        // A group that was begun is always ended.
+        let ended = called("ncclGroupEnd", result::group_end());
+        said.and(ended)
+    }
+}
+
+fn called(call: &'static str, said: Result<NcclStatus, NcclError>) -> CudaResult<()> {
+    match said {
+        Ok(NcclStatus::Success) => Ok(()),
+        Ok(_) => Err(CudaError::refused(call, "an answer that is none of a finished call")),
+        Err(e) => Err(CudaError::refused(
+            call,
+            format!("{:?}; NCCL_DEBUG=WARN tells more, and CudaOptions::nccl turned off does without NCCL", e.0),
+        )),
+    }
+}
