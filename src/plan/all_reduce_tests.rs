@@ -65,23 +65,15 @@ fn a_sum_over_gpus_is_one_node_on_all_of_them() {
             let device = step.value(part).device;
             let shares =
                 |(i, v): (usize, &Value)| i != part.index() && v.device == device && schedule.memory.places[i] == place;
-            assert!(
-                place.is_some() && !step.values.iter().enumerate().any(shares),
-                "{}",
-                step.tensor_name(node_tensor(step, part))
-            );
+            assert!(place.is_some() && !step.values.iter().enumerate().any(shares), "{}", node.name);
         }
     }
     // No gradient is copied: variables go out to two others each, and that is all.
-    let copied: Vec<String> =
-        step.copies().filter(|(_, c)| !c.from.is_host()).map(|(n, _)| n.name.to_string()).collect();
+    let between = step.copies().filter(|(_, c)| !c.from.is_host() && !c.to.is_host());
+    let copied: Vec<String> = between.map(|(n, _)| n.name.to_string()).collect();
     assert_eq!(copied.len(), 4, "{copied:?}");
     assert!(copied.iter().all(|n| n.contains("/read→")), "{copied:?}");
     assert_eq!((sums[0].1.bytes, sums[0].1.bytes_per_device()), (80, 106));
-}
-
-fn node_tensor(step: &Partitioned, value: ValueId) -> crate::graph::TensorId {
-    step.value(value).tensor
 }
 
 #[test]
@@ -91,17 +83,20 @@ fn it_waits_for_every_part_and_every_reader_waits_for_it() {
     let machine = Machine::pretended_cuda(&[0, 1]);
     let schedule = plan(&g, &left, &fed, &machine);
     let step = &schedule.step;
+    let mut waits = Vec::new();
     for (i, node) in step.nodes.iter().enumerate().filter(|(_, n)| n.all_reduce().is_some()) {
         let queue = schedule.queues[schedule.queue_of[i]];
         assert_eq!(queue, QueueId { device: gpu(0), lane: Lane::Peer });
         assert!(schedule.phases.iter().any(|p| p.enqueued.contains(&StepNodeId(i as u32))));
-        assert_eq!(schedule.waits[i].len(), 2, "one event of each GPU");
+        // What the first one waited for, the second knows.
+        waits.push(schedule.waits[i].len());
         let event = schedule.signals[i].expect("somebody waits");
         for reader in node.outputs.iter().flat_map(|o| step.consumers(*o)) {
             let at = step.nodes.iter().position(|n| std::ptr::eq(n, reader)).unwrap();
             assert!(at > i && schedule.waits[at].contains(&event), "{}", reader.name);
         }
     }
+    assert_eq!((waits[0], waits.len()), (2, 2));
 }
 
 #[test]

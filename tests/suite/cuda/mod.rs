@@ -4,6 +4,7 @@
 //! On a machine with a GPU, `TURRET_TEST_CUDA=real` lets the same children run on it.
 
 mod faults;
+mod nccl;
 mod ops;
 mod program;
 mod steps;
@@ -126,5 +127,12 @@ fn faults_give_their_errors() {
         let name = format!("cuda::faults::{child}");
         let filters: &[&str] = if exact { &["--exact", &name] } else { &[&name] };
         run_tests(filters, 2, 11, &[]);
+    }
+}
+
+#[test]
+fn sums_over_gpus_are_right_in_any_order() {
+    for (gpus, seed) in [(2, 1), (2, 2), (4, 3), (4, 4)] {
+        run_tests(&["cuda::nccl::child"], gpus, seed, &[]);
     }
 }
