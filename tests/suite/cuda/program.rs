@@ -103,7 +103,9 @@ pub fn train(way: Way, options: SessionOptions, steps: usize) -> (Vec<f64>, Vec<
     start(&g, &session);
     let rows = batch(24);
     let losses = (0..steps).map(|_| program.step(&session, &rows).unwrap_or_else(|e| panic!("{way:?}: {e}"))).collect();
-    assert_eq!(session.warnings(), Vec::<String>::new(), "{way:?}");
+    // Where GPUs do not reach each other the session says so, and has nothing else to say.
+    let other = |w: &String| !w.contains("copies go through host memory, between GPUs that do not reach each other");
+    assert!(!session.warnings().iter().any(other), "{way:?}: {:?}", session.warnings());
     (losses, values(&g, &session))
 }
 
