@@ -427,7 +427,8 @@ fn sorted(p: &Partitioned, extra: &[(StepNodeId, StepNodeId)]) -> Option<Vec<Ste
     (sequence.len() == p.nodes.len()).then_some(sequence)
 }
 
-fn permute(p: &mut Partitioned, sequence: &[StepNodeId]) {
+/// Puts the nodes in another order.
+pub(super) fn permute(p: &mut Partitioned, sequence: &[StepNodeId]) {
     let mut place = vec![StepNodeId(0); sequence.len()];
     for (new, old) in sequence.iter().enumerate() {
         place[old.index()] = StepNodeId(new as u32);

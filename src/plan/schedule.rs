@@ -3,7 +3,7 @@
 //! A device is one queue, but a CUDA GPU, whose copies have queues of their own.
 
 use super::memory::{MemoryPlan, plan_memory};
-use super::phases::{Phase, plan_phases};
+use super::phases::{Phase, order_by_turns, plan_phases};
 use super::step::{Fusion, Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, ValueId};
 use crate::base::{Array, Code, Error, Result};
 use crate::device::{DeviceId, Lane, Machine, QueueId};
@@ -93,7 +93,10 @@ pub fn schedule(step: Partitioned, machine: &Machine) -> Result<Schedule> {
 }
 
 /// As [`schedule`], whatever the devices' memory limits are.
-pub fn lay_out(step: Partitioned, machine: &Machine) -> Schedule {
+pub fn lay_out(mut step: Partitioned, machine: &Machine) -> Schedule {
+    if machine.is_cuda() {
+        order_by_turns(&mut step, machine);
+    }
     let queues = machine.queues();
     let number = |queue: QueueId| queues.iter().position(|q| *q == queue).unwrap_or(0);
     let mut sequences: Vec<Vec<StepNodeId>> = vec![Vec::new(); queues.len()];
@@ -110,7 +113,7 @@ pub fn lay_out(step: Partitioned, machine: &Machine) -> Schedule {
         position.push(sequence.len() as u32 + 1);
         sequence.push(StepNodeId(i as u32));
     }
-    let phases = if machine.is_cuda() { plan_phases(&step, machine, &queue_of, &queues) } else { Vec::new() };
+    let phases = if machine.is_cuda() { plan_phases(&step, machine) } else { Vec::new() };
     let depends_on: Vec<SmallVec<[StepNodeId; 4]>> = {
         let all = dependencies(&step, machine.is_cuda());
         let elsewhere = |i: usize, list: SmallVec<[StepNodeId; 4]>| {

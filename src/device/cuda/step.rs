@@ -255,7 +255,7 @@ impl CudaStep {
         if can_replay && replay.graph.is_none() && replay.runs > 0 {
             match self.capture(part) {
                 Ok(graph) => replay.graph = Some(graph),
-                Err(failure) if failure.error.kind == CudaErrorKind::Refused => {
+                Err(failure) if failure.error.kind != CudaErrorKind::ContextLost => {
                     replay.refused = Some(failure.error.to_string());
                 }
                 Err(failure) => return Err(failure),
