@@ -100,7 +100,8 @@ impl Standin {
         unsafe { std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn(u64)>(self.symbol(c"standin_seed"))(seed) }
     }
 
-    /// Sets faults (see [`crate::faults`]) in place of those there were; `""` clears them.
+    /// Sets faults (see [`crate::faults`]) in place of those there were; `""` clears them and gives
+    /// lost GPUs back, while errors stay in their contexts.
     pub fn fault(&self, text: &str) -> Result<(), String> {
         crate::faults::parse(text)?;
         let name = CString::new(text).map_err(|_| "a zero byte in the faults".to_owned())?;
@@ -128,6 +129,12 @@ impl Standin {
                 milliseconds,
             )
         }
+    }
+
+    /// Clears faults, errors that stay in contexts, and lost GPUs; what is pending stays.
+    pub fn heal(&self) {
+        // SAFETY: the function is of this type.
+        unsafe { std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn()>(self.symbol(c"standin_heal"))() }
     }
 
     /// Drops faults, pending work, errors that stay, lost GPUs, races and counts. What is allocated stays.

@@ -25,6 +25,7 @@ codes! {
     INVALID_VALUE = 1, "invalid argument";
     OUT_OF_MEMORY = 2, "out of memory";
     DEVICE_UNAVAILABLE = 46, "CUDA-capable device(s) is/are busy or unavailable";
+    NO_DEVICE = 100, "no CUDA-capable device is detected";
     INVALID_DEVICE = 101, "invalid device ordinal";
     INVALID_IMAGE = 200, "device kernel image is invalid";
     INVALID_CONTEXT = 201, "invalid device context";

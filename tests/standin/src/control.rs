@@ -132,13 +132,20 @@ pub extern "C" fn standin_patience(milliseconds: u64) {
     Held::take().config.patience = std::time::Duration::from_millis(milliseconds);
 }
 
+/// Clears faults, errors that stay, and lost GPUs; what is pending stays.
+#[unsafe(no_mangle)]
+pub extern "C" fn standin_heal() {
+    let mut held = Held::take();
+    held.set_faults(Vec::new());
+    held.contexts.values_mut().for_each(|c| c.sticky = 0);
+}
+
 /// Drops faults, what is pending, errors that stay, lost GPUs, races, and counts.
 #[unsafe(no_mangle)]
 pub extern "C" fn standin_reset() {
     let mut held = Held::take();
     let s = &mut *held;
     s.set_faults(Vec::new());
-    s.gpus.iter_mut().for_each(|g| g.lost = false);
     s.contexts.values_mut().for_each(|c| c.sticky = 0);
     s.ops.clear();
     s.captures.clear();

@@ -7,7 +7,7 @@ use crate::codes::{
 };
 use crate::fibers;
 use crate::queue::{Touch, Work};
-use crate::state::{CURRENT, State, say};
+use crate::state::{State, current_handle, say};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::Arc;
 
@@ -194,7 +194,7 @@ pub unsafe fn launch(
         ));
         return Err(INVALID_HANDLE);
     }
-    let current = CURRENT.with_borrow(|c| c.last().copied().unwrap_or(0));
+    let current = current_handle();
     if current != theirs {
         let name = function.name();
         say(&format!(

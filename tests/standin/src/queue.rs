@@ -156,7 +156,7 @@ impl State {
     /// The host has waited for what a clock knows.
     pub fn host_joins(&mut self, clock: &Clock) {
         self.clocks.host.join(clock);
-        if self.races.len() > 64 {
+        if self.races.full() {
             let host = self.clocks.host.clone();
             self.races.forget(&host, self.ops.values().map(|o| &o.clock));
         }

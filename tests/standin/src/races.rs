@@ -103,6 +103,8 @@ fn clash(a: &[Span], b: &[Span]) -> Option<(Span, Span)> {
 #[derive(Default)]
 pub struct Races {
     deeds: Vec<Deed>,
+    /// How many were left when the last ones were forgotten.
+    kept: usize,
     /// The reports, oldest first.
     pub reports: Vec<String>,
     /// Races found, also those whose report was dropped.
@@ -156,15 +158,16 @@ impl Races {
         self.reports.extend(found.iter().take(1000usize.saturating_sub(self.reports.len())).cloned());
     }
 
-    /// How much is remembered.
-    pub fn len(&self) -> usize {
-        self.deeds.len()
+    /// True when so much is remembered that forgetting pays.
+    pub fn full(&self) -> bool {
+        self.deeds.len() > 64 + 2 * self.kept
     }
 
     /// Forgets what everything to come is ordered after: the host knows it, and so do the operations that are pending.
     pub fn forget<'a>(&mut self, host: &'a Clock, pending: impl Iterator<Item = &'a Clock>) {
         let clocks: Vec<&Clock> = std::iter::once(host).chain(pending).collect();
         self.deeds.retain(|d| clocks.iter().any(|c| c.of(d.slot) < d.time));
+        self.kept = self.deeds.len();
     }
 }
 

@@ -145,8 +145,18 @@ static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| Mutex::new(State::from_e
 static CHANGED: Condvar = Condvar::new();
 
 thread_local! {
-    /// The stack of current contexts of a thread; the last is current, 0 is none.
-    pub static CURRENT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// The stack of current contexts of a thread; the last is current.
+    static CURRENT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The handle of the thread's current context, or 0. A thread that ends has none any more.
+pub fn current_handle() -> u64 {
+    CURRENT.try_with(|c| c.borrow().last().copied().unwrap_or(0)).unwrap_or(0)
+}
+
+/// Changes the thread's stack of contexts.
+pub fn change_current<T: Default>(change: impl FnOnce(&mut Vec<u64>) -> T) -> T {
+    CURRENT.try_with(|c| change(&mut c.borrow_mut())).unwrap_or_default()
 }
 
 /// The last lines that were said, for tests to look at.
@@ -243,6 +253,9 @@ impl State {
 
     /// Puts faults in place of those there were.
     pub fn set_faults(&mut self, faults: Vec<crate::faults::Fault>) {
+        if faults.is_empty() {
+            self.gpus.iter_mut().for_each(|g| g.lost = false);
+        }
         self.faults = Faults(faults);
         for gpu in self.faults.lost_now() {
             self.lose(gpu);
@@ -319,7 +332,7 @@ impl State {
 
     /// The current context and its GPU.
     pub fn current(&self) -> Result<(u64, usize), Code> {
-        let context = CURRENT.with_borrow(|c| c.last().copied().unwrap_or(0));
+        let context = current_handle();
         if context == 0 {
             return Err(INVALID_CONTEXT);
         }
@@ -329,7 +342,7 @@ impl State {
 
     /// An error where no context is current: the driver wants one, though a stream's own may be another.
     pub fn any_current(&self) -> Result<(), Code> {
-        if CURRENT.with_borrow(|c| c.last().is_some_and(|c| *c != 0)) { Ok(()) } else { Err(INVALID_CONTEXT) }
+        if current_handle() != 0 { Ok(()) } else { Err(INVALID_CONTEXT) }
     }
 
     /// The stream of a handle; 0, 1 and 2 are the current context's default stream.

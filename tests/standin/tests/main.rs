@@ -10,4 +10,5 @@ mod suite {
     mod kernels;
     mod nccl;
     mod pipelines;
+    mod random;
 }

@@ -3,7 +3,7 @@
 use super::product::{Epilogue, Matrix, Product, Real, Scalar};
 use crate::codes::{Code, Failure};
 use crate::queue::{Touch, Work};
-use crate::state::{CURRENT, Held, State, call, say};
+use crate::state::{Held, State, call, current_handle, say};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_longlong, c_void};
 use std::sync::{Arc, Mutex};
@@ -42,7 +42,7 @@ fn enqueue(
     run: impl Fn(&mut State, &mut Touch) -> Result<(), Failure> + Send + Sync + 'static,
 ) -> Result<(), Code> {
     let h = *handles().get(&handle).ok_or(NOT_INITIALIZED)?;
-    let current = CURRENT.with_borrow(|c| c.last().copied().unwrap_or(0));
+    let current = current_handle();
     if current != h.context {
         say(&format!(
             "{label}: context {current:#x} is current and the handle is of {:#x}; bind the handle's context first",
@@ -250,7 +250,7 @@ blas! {
     }
 }
 
-/// `cublasGetStatusString`, and what `cublasGetStatusName` gives too.
+/// `cublasGetStatusString`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasGetStatusString(status: c_int) -> *const c_char {
     match status {

@@ -4,7 +4,7 @@ use super::handle::{EXECUTION_FAILED, INVALID_VALUE, NOT_SUPPORTED, REAL_32F, RE
 use super::product::{Epilogue, Matrix, Product, Real, Scalar};
 use crate::codes::Code;
 use crate::queue::Work;
-use crate::state::{CURRENT, Held, call, say};
+use crate::state::{Held, call, current_handle, say};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
@@ -231,7 +231,7 @@ blas! {
             return Err(INVALID_VALUE);
         }
         let stream = s.stream(handle).map_err(|_| EXECUTION_FAILED)?;
-        let current = CURRENT.with_borrow(|c| c.last().copied().unwrap_or(0));
+        let current = current_handle();
         if s.streams[&stream].context != current {
             say(&format!("cublasLtMatmul: context {current:#x} is current and the stream is of {:#x}; bind the stream's context first", s.streams[&stream].context));
             return Err(EXECUTION_FAILED);

@@ -6,12 +6,8 @@ use crate::codes::{
     Code, DEVICE_UNAVAILABLE, INVALID_CONTEXT, INVALID_VALUE, PEER_ACCESS_ALREADY_ENABLED, PEER_ACCESS_NOT_ENABLED,
     PEER_ACCESS_UNSUPPORTED,
 };
-use crate::state::{CURRENT, Held};
+use crate::state::{Held, change_current, current_handle};
 use std::ffi::{c_int, c_uint, c_void};
-
-fn current() -> u64 {
-    CURRENT.with_borrow(|c| c.last().copied().unwrap_or(0))
-}
 
 /// Ends all that belongs to a context.
 fn clear(s: &mut Held, context: u64) {
@@ -42,7 +38,7 @@ fn create(s: &mut Held, out: *mut u64, d: c_int) -> Result<(), Code> {
         return Err(DEVICE_UNAVAILABLE);
     }
     let context = s.add_context(gpu, None);
-    CURRENT.with_borrow_mut(|c| c.push(context));
+    change_current(|c| c.push(context));
     // SAFETY: the caller's pointer is to a handle.
     unsafe { out.write(context) };
     Ok(())
@@ -95,34 +91,34 @@ api! {
         let null = s.contexts.get(&context).map_or(0, |c| c.null);
         s.streams.remove(&null);
         s.contexts.remove(&context);
-        CURRENT.with_borrow_mut(|c| if c.last() == Some(&context) { c.pop(); });
+        change_current(|c| if c.last() == Some(&context) { c.pop(); });
         Ok(())
     }
     fn cuCtxSetCurrent(context: u64) |s| {
         if context != 0 && !s.contexts.contains_key(&context) {
             return Err(INVALID_CONTEXT);
         }
-        CURRENT.with_borrow_mut(|c| {
+        change_current(|c| {
             c.pop();
             if context != 0 { c.push(context) }
         });
         Ok(())
     }
-    fn cuCtxGetCurrent(out: *mut u64) |_s| { *out = current(); Ok(()) }
+    fn cuCtxGetCurrent(out: *mut u64) |_s| { *out = current_handle(); Ok(()) }
     fn cuCtxPushCurrent_v2(context: u64) |s| {
         if !s.contexts.contains_key(&context) {
             return Err(INVALID_CONTEXT);
         }
-        CURRENT.with_borrow_mut(|c| c.push(context));
+        change_current(|c| c.push(context));
         Ok(())
     }
     fn cuCtxPopCurrent_v2(out: *mut u64) |_s| {
-        let popped = CURRENT.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;
+        let popped = change_current(Vec::pop).ok_or(INVALID_CONTEXT)?;
         if !out.is_null() { *out = popped }
         Ok(())
     }
     fn cuCtxGetDevice(out: *mut c_int) |s| {
-        let gpu = s.contexts.get(&current()).ok_or(INVALID_CONTEXT)?.gpu;
+        let gpu = s.contexts.get(&current_handle()).ok_or(INVALID_CONTEXT)?.gpu;
         *out = gpu as c_int;
         Ok(())
     }
@@ -131,7 +127,7 @@ api! {
         Ok(())
     }
     fn cuCtxGetId(context: u64, out: *mut u64) |s| {
-        let context = if context == 0 { current() } else { context };
+        let context = if context == 0 { current_handle() } else { context };
         s.contexts.get(&context).ok_or(INVALID_CONTEXT)?;
         *out = context;
         Ok(())

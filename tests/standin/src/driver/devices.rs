@@ -1,7 +1,7 @@
 //! Devices: count, names, attributes, peers; and the texts of errors.
 
 use crate::api;
-use crate::codes::{Code, INVALID_DEVICE, INVALID_VALUE, texts};
+use crate::codes::{Code, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, texts};
 use crate::kernel::{MAX_THREADS, SHARED, SHARED_OPTIN};
 use crate::state::State;
 use std::ffi::{c_char, c_int, c_uint};
@@ -59,7 +59,7 @@ fn uuid(physical: usize) -> [u8; 16] {
 }
 
 api! {
-    fn cuInit(_flags: c_uint) |_s| { Ok(()) }
+    fn cuInit(_flags: c_uint) |s| { if s.gpus.is_empty() { Err(NO_DEVICE) } else { Ok(()) } }
     fn cuDriverGetVersion(version: *mut c_int) |_s| { *version = 13000; Ok(()) }
     fn cuDeviceGetCount(n: *mut c_int) |s| { *n = s.gpus.len() as c_int; Ok(()) }
     fn cuDeviceGet(out: *mut c_int, ordinal: c_int) |s| { *out = device(s, ordinal)? as c_int; Ok(()) }

@@ -3,7 +3,7 @@
 use super::reduce::size_of_type;
 use super::{Comm, Kind, Part};
 use crate::queue::Work;
-use crate::state::{CURRENT, Held, say};
+use crate::state::{Held, current_handle, say};
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex};
@@ -66,7 +66,7 @@ fn add_comm(h: &mut Held, clique: u64, rank: c_int, ranks: c_int, gpu: usize) ->
 
 unsafe fn init_rank(out: *mut u64, ranks: c_int, id: UniqueId, rank: c_int) -> c_int {
     code(held("ncclCommInitRank", |h| {
-        let context = CURRENT.with_borrow(|c| c.last().copied().unwrap_or(0));
+        let context = current_handle();
         if !h.contexts.contains_key(&context) {
             return Err(refuse(UNHANDLED_CUDA, "no context is current; bind the rank's GPU first"));
         }

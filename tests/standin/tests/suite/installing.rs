@@ -29,7 +29,16 @@ fn child() {
     result::init().unwrap();
     let n = CudaContext::device_count().unwrap();
     let names: Vec<String> = (0..n as usize).map(|i| CudaContext::new(i).unwrap().name().unwrap()).collect();
-    println!("names: {}", names.join(", "));
+    let mut peers = String::new();
+    for (a, b) in [(0, 1), (1, 2)] {
+        let mut can = 0;
+        if b < n {
+            // SAFETY: the devices are there.
+            unsafe { cudarc::driver::sys::cuDeviceCanAccessPeer(&mut can, a, b) }.result().unwrap();
+        }
+        peers += &can.to_string();
+    }
+    println!("names: {}; peers {peers}", names.join(", "));
 }
 
 fn names(environment: &[(&str, &str)]) -> String {
@@ -55,7 +64,9 @@ fn the_search_path_and_the_environment_are_heeded() {
         let all: Vec<_> = (0..3).map(|_| scope.spawn(|| turret_standin::install(&folder()))).collect();
         all.into_iter().for_each(|t| t.join().unwrap().unwrap());
     });
-    assert_eq!(names(&[("TURRET_STANDIN_GPUS", "3")]), "Stand-in GPU 0, Stand-in GPU 1, Stand-in GPU 2");
+    assert_eq!(names(&[("TURRET_STANDIN_GPUS", "3")]), "Stand-in GPU 0, Stand-in GPU 1, Stand-in GPU 2; peers 11");
+    let pairs = [("TURRET_STANDIN_GPUS", "3"), ("TURRET_STANDIN_PEERS", "pairs")];
+    assert!(names(&pairs).ends_with("peers 10"));
     let shown = [("TURRET_STANDIN_GPUS", "4"), ("CUDA_VISIBLE_DEVICES", "3,1,7,0")];
-    assert_eq!(names(&shown), "Stand-in GPU 3, Stand-in GPU 1");
+    assert_eq!(names(&shown), "Stand-in GPU 3, Stand-in GPU 1; peers 10");
 }
