@@ -79,6 +79,11 @@ fn cases_pass() {
 }
 
 #[test]
+fn random_programs_give_what_their_nodes_give_alone() {
+    run_tests(&["differential::"], 4, 12, &[]);
+}
+
+#[test]
 fn towers_and_placements_are_equivalent() {
     run_tests(&["equivalence::"], 2, 5, &[]);
     run_tests(&["equivalence::"], 4, 6, &[]);
