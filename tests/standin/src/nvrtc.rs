@@ -108,8 +108,33 @@ fn instrumented(clang: bool) -> &'static [&'static str] {
             "tsan-distinguish-volatile=1",
             "-fno-tree-loop-distribute-patterns",
             "-finline-small-functions",
+            "-fno-gnu-unique",
         ]
     }
+}
+
+/// The text with its macros expanded, where they make kernels; CUDA's own words stay.
+fn expand(
+    source: &str,
+    name: &str,
+    defines: &[String],
+    library: &Path,
+    compiler: &str,
+) -> Result<Option<String>, String> {
+    if !scan::in_macros(source) {
+        return Ok(None);
+    }
+    let plain = library.with_extension("cu");
+    place(&plain, text(format!("#line 1 \"{name}\"\n{source}")))?;
+    let own = ["-DTURRET_STANDIN=1", "-D__CUDA_ARCH__=900"];
+    let mut command = Command::new(compiler);
+    let output = command.args(["-E", "-w", "-x", "c++", "-std=c++17"]).args(own).args(defines).arg(&plain).output();
+    let output = output.map_err(|e| format!("cannot run {compiler}: {e}"))?;
+    if !output.status.success() {
+        let _ = std::fs::remove_file(&plain);
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned()))
 }
 
 /// Compiles a text into a library; its path, or the compiler's log.
@@ -129,6 +154,8 @@ fn build(source: &str, name: &str, defines: &[String]) -> Result<PathBuf, String
         run(Command::new(compiler).args(FLAGS).args(["-O2", "-o"]).arg(to).arg(folder.join("hooks.cpp")))
     })?;
 
+    let expanded = expand(source, name, defines, &library, compiler)?;
+    let source = expanded.as_deref().unwrap_or(source);
     let mut rows = String::new();
     let kernels = scan::kernels(source);
     for kernel in kernels.iter().filter(|k| k.extern_c) {
@@ -140,8 +167,9 @@ fn build(source: &str, name: &str, defines: &[String]) -> Result<PathBuf, String
         say(&format!("{name} has no `extern \"C\"` kernels; others: {}", others.join(", ")));
         rows = "{0, 0, 0, 0, 0}".into();
     }
+    // All in a namespace without a name: so shared arrays of inline functions and of templates are plain ones too.
     let whole = format!(
-        "#include \"kernel.h\"\n#line 1 \"{name}\"\n{}\nextern \"C\" {{\n#pragma GCC visibility push(default)\nextern const int standin_count = {count};\nextern const standin_entry standin_table[] = {{\n{rows}}};\n}}\n",
+        "#include \"kernel.h\"\nnamespace {{\n#line 1 \"{name}\"\n{}\n}}\nextern \"C\" {{\n#pragma GCC visibility push(default)\nextern const int standin_count = {count};\nextern const standin_entry standin_table[] = {{\n{rows}}};\n}}\n",
         scan::dynamic_shared(source)
     );
     let unit = library.with_extension("cpp");

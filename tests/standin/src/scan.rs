@@ -79,6 +79,16 @@ fn tokens(source: &str) -> Vec<Token<'_>> {
     found
 }
 
+/// True when a macro's text makes kernels or shared memory, so that the text must be expanded before it is read.
+pub fn in_macros(source: &str) -> bool {
+    let mut continued = false;
+    source.lines().any(|line| {
+        let directive = continued || line.trim_start().starts_with('#');
+        continued = directive && line.ends_with('\\');
+        directive && (line.contains("__global__") || line.contains("__shared__"))
+    })
+}
+
 /// The token after the bracket that closes the one at `open`.
 fn after(tokens: &[Token<'_>], open: usize) -> usize {
     let (up, down) = if tokens[open].text == "(" { ("(", ")") } else { ("{", "}") };
@@ -205,6 +215,12 @@ mod tests {
         let found = kernels(text);
         let names: Vec<(&str, bool)> = found.iter().map(|k| (k.path.as_str(), k.extern_c)).collect();
         assert_eq!(names, [("a::b::one", true), ("two", true), ("mangled", false)]);
+    }
+
+    #[test]
+    fn kernels_of_macros_are_seen() {
+        assert!(in_macros("int x;\n#define K(T) \\\n extern \"C\" __global__ void k_##T(T* x) {}\nK(int)"));
+        assert!(!in_macros("#define N 3\n__global__ void f() {}"));
     }
 
     #[test]

@@ -79,6 +79,20 @@ STANDIN_HIDDEN void standin_trap();
 int printf(const char*, ...);
 }
 inline void __syncthreads() { standin_sync_block(); }
+static int standin_votes;
+inline int __syncthreads_count(int p) {
+    unsigned lane;
+    asm("movl %1, %0" : "=r"(lane) : "m"(standin_now.lane));
+    if (lane == 0) standin_votes = 0;
+    __syncthreads();
+    standin_votes += p != 0;
+    __syncthreads();
+    int votes = standin_votes;
+    __syncthreads();
+    return votes;
+}
+inline int __syncthreads_or(int p) { return __syncthreads_count(p) != 0; }
+inline int __syncthreads_and(int p) { return __syncthreads_count(!p) == 0; }
 inline void __syncwarp(unsigned mask = 0xffffffffu) { standin_sync_warp(mask, 0, 0, 0); }
 inline void __threadfence() { asm volatile("" ::: "memory"); }
 inline void __threadfence_block() { asm volatile("" ::: "memory"); }

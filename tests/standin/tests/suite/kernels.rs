@@ -302,6 +302,81 @@ fn a_wrong_text_gives_the_compilers_log() {
 }
 
 #[test]
+fn shared_arrays_may_stand_anywhere() {
+    let Some(_lab) = lab() else { return };
+    let text = r#"
+    template <class T> __device__ T first(T v) {
+        __shared__ T part[64];
+        part[threadIdx.x] = v;
+        __syncthreads();
+        return part[0];
+    }
+    __device__ __forceinline__ float second(float v) {
+        __shared__ float part[64];
+        part[threadIdx.x] = v;
+        __syncthreads();
+        return part[1];
+    }
+    struct Half { int n; __device__ int half() const { __shared__ int kept; if (threadIdx.x == 0) kept = n / 2; __syncthreads(); return kept; } };
+    extern "C" __global__ void f(float* y, const float* x, int n) {
+        __shared__ __align__(16) double own[64];
+        own[threadIdx.x] = x[threadIdx.x];
+        Half h{n};
+        y[threadIdx.x] = first(x[threadIdx.x]) + second(x[threadIdx.x]) + (float)first((double)h.half()) + (float)own[threadIdx.x];
+    }
+    extern "C" __global__ void g(int* y, const int* x, int n) {
+        int votes = __syncthreads_count(x[threadIdx.x] > 2), any = __syncthreads_or(x[threadIdx.x] > 4), all = __syncthreads_and(x[threadIdx.x] > 0);
+        y[threadIdx.x] = first(x[n - 1]) + 100 * votes + 1000 * any + 10000 * all;
+    }
+    "#;
+    let g = gpu(0, text);
+    let out: Vec<f32> = apply(&g, "f", &[1.0f32, 2.0, 3.0, 4.0], 4, shape(1, 4, 0)).unwrap();
+    assert_eq!(out, [6.0, 7.0, 8.0, 9.0]);
+    let out: Vec<i32> = apply(&g, "g", &[1, 2, 3, 4], 4, shape(1, 4, 0)).unwrap();
+    assert_eq!(out, [10204; 4]);
+}
+
+#[test]
+fn kernels_of_two_modules_may_have_one_name() {
+    let Some(_lab) = lab() else { return };
+    let one = gpu(
+        0,
+        "extern \"C\" __global__ void same(int* y, const int* x, int n) { y[threadIdx.x] = x[threadIdx.x] + 1; }",
+    );
+    let two = gpu(
+        0,
+        "extern \"C\" __global__ void same(float* y, const float* x, int n) { y[threadIdx.x] = x[threadIdx.x] * n; }",
+    );
+    assert_eq!(apply::<i32, i32>(&one, "same", &[5, 6], 2, shape(1, 2, 0)).unwrap(), [6, 7]);
+    assert_eq!(apply::<f32, f32>(&two, "same", &[5.0, 6.0], 2, shape(1, 2, 0)).unwrap(), [10.0, 12.0]);
+    assert_eq!(apply::<i32, i32>(&one, "same", &[8, 9], 2, shape(1, 2, 0)).unwrap(), [9, 10]);
+}
+
+#[test]
+fn macros_make_kernels() {
+    let Some(_lab) = lab() else { return };
+    let text = r#"
+    #define DOUBLE(NAME, T) \
+        extern "C" __global__ void NAME(T* y, const T* x, int n) { \
+            extern __shared__ T tile[]; \
+            tile[threadIdx.x] = x[threadIdx.x]; \
+            __syncthreads(); \
+            y[threadIdx.x] = tile[n - 1 - threadIdx.x] * FACTOR; \
+        }
+    #ifdef TURRET_STANDIN
+    #define FACTOR 2
+    #endif
+    DOUBLE(double_f32, float)
+    DOUBLE(double_i32, int)
+    "#;
+    let g = gpu(0, text);
+    let out: Vec<f32> = apply(&g, "double_f32", &[1.0f32, 2.0, 3.0], 3, shape(1, 3, 12)).unwrap();
+    assert_eq!(out, [6.0, 4.0, 2.0]);
+    let out: Vec<i32> = apply(&g, "double_i32", &[1, 2, 3], 3, shape(1, 3, 12)).unwrap();
+    assert_eq!(out, [6, 4, 2]);
+}
+
+#[test]
 fn cudas_own_functions_are_there() {
     let Some(_lab) = lab() else { return };
     let text = r#"
