@@ -30,8 +30,7 @@ pub use graph::{Graph, NewNode};
 pub use init::{Distribution, FanMode, Init, Regularizer};
 pub use node::{DeviceRequest, DeviceRule, Node, NodeId, TensorId};
 pub use op::{
-    Case, Cost, Epilogue, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, OpRef, Part, TensorDesc,
-    Traits,
+    Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, OpRef, Part, TensorDesc, Traits,
 };
 pub use placement::VariablePlacement;
 pub(crate) use registry::{Entry, Lookup};

@@ -194,20 +194,6 @@ pub struct Case {
     pub gradient: bool,
 }
 
-/// What can be done to a product before it is stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Epilogue {
-    /// Input `bias`, a vector, is added to every row of input `of`.
-    Bias {
-        /// The product.
-        of: usize,
-        /// What is added.
-        bias: usize,
-    },
-    /// Negative elements of input 0 become 0.
-    Relu,
-}
-
 /// One part of a node that is split by device.
 pub struct Part {
     /// Indices of the whole node's inputs that this part takes, in order.
@@ -254,11 +240,6 @@ pub trait Op: Send + Sync {
     /// True for products whose CUDA kernel is one [`crate::device::cuda::Gemm`], which can take a bias and a ReLU in.
     fn takes_epilogue(&self, _c: &KernelContext<'_>) -> bool {
         false
-    }
-
-    /// What the op would be as the end of a product, if it can be that.
-    fn epilogue(&self, _c: &KernelContext<'_>) -> Option<Epilogue> {
-        None
     }
 
     /// What runs on a CUDA GPU for these shapes, or why nothing does. Asked where `has_cuda_kernel` says so, as

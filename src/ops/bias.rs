@@ -16,9 +16,6 @@ pub struct BiasAdd;
 /// TensorFlow's `BiasAddGrad`: sums over all axes but that of the channels.
 pub struct BiasAddGrad;
 
-/// One element of `BiasAdd` in CUDA C.
-const SUM: &str = "turret_plus($0, $1)";
-
 /// The axis of the channels.
 fn channels(attrs: &Attrs, rank: usize) -> Result<usize, String> {
     let nchw = match attrs.str("data_format") {
@@ -120,14 +117,14 @@ impl Op for BiasAdd {
     fn cuda_map(&self, c: &KernelContext<'_>) -> Option<CudaMap> {
         // Channels that are not last are no broadcasting of NumPy's.
         let last = channels(c.attrs, c.inputs[0].dims.len()).is_ok_and(|axis| axis + 1 == c.inputs[0].dims.len());
-        last.then(|| CudaMap::new(SUM))
+        last.then(|| CudaMap::new(CudaMap::SUM))
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
         let (dtype, dims) = (c.outputs[0].dtype, &c.outputs[0].dims);
         let after = dims.len() - 1 - channels(c.attrs, dims.len())?;
         let bias: Dims = c.inputs[1].dims.iter().copied().chain(std::iter::repeat_n(1, after)).collect();
-        let step = MapStep { map: CudaMap::new(SUM), dtype, operands: vec![Operand::Input(0), Operand::Input(1)] };
+        let step = MapStep { map: CudaMap::new(CudaMap::SUM), dtype, operands: vec![Operand::Input(0), Operand::Input(1)] };
         map_kernel(&[step], &[(dtype, dims.clone()), (dtype, bias)], dims)
     }
 

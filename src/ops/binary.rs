@@ -169,7 +169,7 @@ pub static ADD_V2: BinaryOp = BinaryOp {
     same_shape: false,
     traits: IN_PLACE,
     kernel: |c| numbers(c, Plus),
-    cuda: "turret_plus($0, $1)",
+    cuda: CudaMap::SUM,
     refuses: None,
     gradient: grad::add,
     cases: || {

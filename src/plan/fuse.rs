@@ -6,9 +6,9 @@
 
 use super::schedule::needed_nodes;
 use super::step::{Fetch, Fusion, Origin, Part, Partitioned, StepNodeId, StepNodeKind, ValueId};
-use crate::device::cuda::Operand;
+use crate::device::cuda::{CudaMap, Operand};
 use crate::device::{DeviceKind, Machine};
-use crate::graph::{Epilogue, KernelContext, TensorDesc};
+use crate::graph::{KernelContext, OpRef, TensorDesc};
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -166,6 +166,30 @@ fn waits_of(step: &Partitioned, cluster: &BTreeSet<StepNodeId>) -> SmallVec<[Ste
     controls
 }
 
+/// What can be done to a product before it is stored.
+enum Epilogue {
+    /// Input `bias`, a vector, is added to every row of input `of`.
+    Bias { of: usize, bias: usize },
+    /// Negative elements of input 0 become 0.
+    Relu,
+}
+
+/// What an element-wise op would be as the end of a product, if it can be that.
+fn epilogue(op: OpRef, c: &KernelContext<'_>) -> Option<Epilogue> {
+    let map = op.cuda_map(c)?;
+    if map.expression == CudaMap::RELU {
+        return Some(Epilogue::Relu);
+    }
+    let columns = *c.outputs[0].dims.last()?;
+    let is_row = |i: usize| c.inputs[i].len() == columns && c.inputs[i].dims.last() == Some(&columns);
+    let is_whole = |i: usize| c.inputs[i].dims == c.outputs[0].dims;
+    let sums = map.expression == CudaMap::SUM && c.outputs[0].dims.len() == 2;
+    [(0, 1), (1, 0)]
+        .into_iter()
+        .find(|&(of, bias)| sums && is_whole(of) && is_row(bias))
+        .map(|(of, bias)| Epilogue::Bias { of, bias })
+}
+
 /// Takes what only follows a product into it: a bias, then a ReLU.
 fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, removed: &mut [bool]) {
     let product = step.node(id);
@@ -190,7 +214,7 @@ fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, remo
         }
         let plain = matches!(node.kind, StepNodeKind::Op) && !node.silent && node.device == step.node(id).device;
         let Some(op) = node.op.filter(|_| plain) else { break };
-        match ask(step, next, |c| op.epilogue(c)) {
+        match ask(step, next, |c| epilogue(op, c)) {
             Some(Epilogue::Bias { of, bias: by }) if bias.is_none() && node.inputs[of] == followed => {
                 bias = Some(node.inputs[by]);
             }

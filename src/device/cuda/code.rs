@@ -226,6 +226,12 @@ pub struct CudaMap {
 }
 
 impl CudaMap {
+    /// The sum of two elements.
+    pub const SUM: &'static str = "turret_plus($0, $1)";
+
+    /// The element, or 0 where it is negative.
+    pub const RELU: &'static str = "turret_rectified($0)";
+
     /// An expression that cannot fail.
     pub fn new(expression: impl Into<String>) -> CudaMap {
         CudaMap { expression: expression.into(), refuses: None }
