@@ -1,16 +1,27 @@
 //! `BroadcastTo` and `ReverseV2`: copies with strides of zero and below.
 
 use super::copy::{Copy, Move, move_kernel};
+use super::copy_cuda;
 use super::support::{
     axis_of, build, dims_array, int_array, int_vector, node, scoped, shape_of, sized, sizes_from, strides_of,
 };
 use crate::base::{Array, DType, Dims, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::CudaKernel;
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor};
 use smallvec::{SmallVec, smallvec};
 
 /// TensorFlow's `BroadcastTo`: input 1 is the shape to repeat the input to.
 pub struct BroadcastTo;
+
+fn repeated(c: &KernelContext<'_>) -> Result<Vec<Move>, String> {
+    let (from, to) = (&c.inputs[0].dims, &c.outputs[0].dims);
+    let lead = to.len().checked_sub(from.len()).ok_or("the output has fewer axes than the input")?;
+    let mut strides: SmallVec<[isize; 6]> = smallvec![0; lead];
+    strides.extend(strides_of(from).into_iter().zip(from).map(|(s, &d)| if d == 1 { 0 } else { s }));
+    let copy = Copy::new(to, 0, &strides, 0, &strides_of(to));
+    Ok(vec![Move { input: 0, output: 0, copy }])
+}
 
 impl Op for BroadcastTo {
     fn name(&self) -> &'static str {
@@ -59,12 +70,15 @@ impl Op for BroadcastTo {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        let (from, to) = (&c.inputs[0].dims, &c.outputs[0].dims);
-        let lead = to.len().checked_sub(from.len()).ok_or("the output has fewer axes than the input")?;
-        let mut strides: SmallVec<[isize; 6]> = smallvec![0; lead];
-        strides.extend(strides_of(from).into_iter().zip(from).map(|(s, &d)| if d == 1 { 0 } else { s }));
-        let copy = Copy::new(to, 0, &strides, 0, &strides_of(to));
-        Ok(move_kernel(c.inputs[0].dtype, vec![Move { input: 0, output: 0, copy }]))
+        Ok(move_kernel(c.inputs[0].dtype, repeated(c)?))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        Ok(copy_cuda::moves(c.inputs[0].dtype, &repeated(c)?))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -93,6 +107,19 @@ fn reversed(axes: &[i64], rank: usize) -> Result<Dims, String> {
     Ok(seen)
 }
 
+fn turned(c: &KernelContext<'_>) -> Result<Vec<Move>, String> {
+    let dims = &c.inputs[0].dims;
+    let axes = reversed(&c.ints(1).ok_or("the axes are not known")?, dims.len())?;
+    let to = strides_of(dims);
+    let (mut from, mut start) = (to.clone(), 0);
+    for axis in axes {
+        start += dims[axis].saturating_sub(1) as isize * from[axis];
+        from[axis] = -from[axis];
+    }
+    let copy = Copy::new(dims, start, &from, 0, &to);
+    Ok(vec![Move { input: 0, output: 0, copy }])
+}
+
 impl Op for ReverseV2 {
     fn name(&self) -> &'static str {
         "ReverseV2"
@@ -115,16 +142,15 @@ impl Op for ReverseV2 {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        let dims = &c.inputs[0].dims;
-        let axes = reversed(&c.ints(1).ok_or("the axes are not known")?, dims.len())?;
-        let to = strides_of(dims);
-        let (mut from, mut start) = (to.clone(), 0);
-        for axis in axes {
-            start += dims[axis].saturating_sub(1) as isize * from[axis];
-            from[axis] = -from[axis];
-        }
-        let copy = Copy::new(dims, start, &from, 0, &to);
-        Ok(move_kernel(c.inputs[0].dtype, vec![Move { input: 0, output: 0, copy }]))
+        Ok(move_kernel(c.inputs[0].dtype, turned(c)?))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        Ok(copy_cuda::moves(c.inputs[0].dtype, &turned(c)?))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

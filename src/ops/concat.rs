@@ -1,16 +1,25 @@
 //! `ConcatV2`, and `ConcatOffset`, which its gradient slices by.
 
 use super::copy::{Copy, Move, move_kernel};
+use super::copy_cuda::{self, Run, Runs};
 use super::support::{around, axis_of, build, int_array, int_scalar, node, rank_of, scoped, shape_of, sized, with_dim};
 use crate::base::{Array, DType, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaBuffer, CudaKernel};
 use crate::graph::{
-    Attrs, Case, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
+    Attrs, Case, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Tensor, TensorDesc, Traits,
 };
 use smallvec::{SmallVec, smallvec};
 
 /// TensorFlow's `ConcatV2`: the values one after another along an axis, which is the last input.
 pub struct ConcatV2;
+
+/// The axis and the values.
+fn known_axis<'a>(c: &KernelContext<'a>) -> Result<(usize, &'a [TensorDesc]), String> {
+    let count = c.inputs.len() - 1;
+    let axis = c.ints(count).and_then(|a| a.first().copied()).ok_or("the axis is not known")?;
+    Ok((axis_of(axis, c.outputs[0].dims.len(), "axis")?, &c.inputs[..count]))
+}
 
 impl Op for ConcatV2 {
     fn name(&self) -> &'static str {
@@ -84,13 +93,11 @@ impl Op for ConcatV2 {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        let count = c.inputs.len() - 1;
-        let axis = c.ints(count).and_then(|a| a.first().copied()).ok_or("the axis is not known")?;
-        let axis = axis_of(axis, c.outputs[0].dims.len(), "axis")?;
+        let (axis, values) = known_axis(c)?;
         let (outer, total, inner) = around(&c.outputs[0].dims, axis);
-        let mut moves = Vec::with_capacity(count);
+        let mut moves = Vec::with_capacity(values.len());
         let mut start = 0;
-        for (input, desc) in c.inputs[..count].iter().enumerate() {
+        for (input, desc) in values.iter().enumerate() {
             let run = desc.dims[axis] * inner;
             let to = [(total * inner) as isize, 1];
             let copy = Copy::new(&[outer, run], 0, &[run as isize, 1], start as isize, &to);
@@ -98,6 +105,18 @@ impl Op for ConcatV2 {
             start += run;
         }
         Ok(move_kernel(c.outputs[0].dtype, moves))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let (axis, values) = known_axis(c)?;
+        let (outer, _, inner) = around(&c.outputs[0].dims, axis);
+        let run = |(i, v): (usize, &TensorDesc)| Run { part: CudaBuffer::Input(i, 0), len: v.dims[axis] * inner };
+        let parts: Vec<Run> = values.iter().enumerate().map(run).collect();
+        Ok(copy_cuda::runs(c.outputs[0].dtype, Runs::Join, outer, &parts))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

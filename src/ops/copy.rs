@@ -10,20 +10,24 @@ use smallvec::SmallVec;
 /// Side of the blocks in which a transposition reads whole cache lines.
 const TILE: usize = 32;
 
+/// A joined axis: its size, and its steps in the source and in the target.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Axis {
-    size: usize,
-    from: isize,
-    to: isize,
+pub(super) struct Axis {
+    pub size: usize,
+    pub from: isize,
+    pub to: isize,
 }
 
 /// A copy of a box of elements, strides and starts in elements.
 #[derive(Clone, Debug)]
 pub(super) struct Copy {
-    axes: SmallVec<[Axis; 6]>,
-    from: isize,
-    to: isize,
-    tiled: bool,
+    pub axes: SmallVec<[Axis; 6]>,
+    /// Where the box starts in the source.
+    pub from: isize,
+    /// Where it starts in the target.
+    pub to: isize,
+    /// The axis before the last is dense in the source, so that the two are walked in tiles.
+    pub tiled: bool,
 }
 
 impl Copy {

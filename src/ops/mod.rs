@@ -25,6 +25,8 @@ mod constant;
 mod copy;
 mod cuda_rows;
 mod cuda_values;
+mod copy_cuda;
+mod cuda_index;
 mod cumulative;
 mod elementwise;
 mod functions;

@@ -1,9 +1,11 @@
 //! `Slice`: a box of a tensor, by where it begins and its sizes.
 
 use super::copy::{Copy, Move, move_kernel};
+use super::copy_cuda;
 use super::support::{build, int_array, int_vector, node, rank_of, scoped, shape_of, sizes_from, strides_of};
 use crate::base::{Array, DType, Dims, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::CudaKernel;
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor};
 use smallvec::{SmallVec, smallvec};
 
@@ -42,6 +44,14 @@ fn axis_size(axis: usize, dim: Option<usize>, begin: Option<i64>, size: Option<i
 /// Begin and sizes of a slice of a buffer.
 fn known(c: &KernelContext<'_>) -> Option<(Dims, Dims)> {
     Some((sizes_from(&c.ints(1)?, "begin").ok()?, c.outputs[0].dims.clone()))
+}
+
+fn sliced(c: &KernelContext<'_>) -> Result<Vec<Move>, String> {
+    let (begin, size) = known(c).ok_or("begin is not known")?;
+    let strides = strides_of(&c.inputs[0].dims);
+    let start: isize = begin.iter().zip(&strides).map(|(&b, s)| b as isize * s).sum();
+    let copy = Copy::new(&size, start, &strides, 0, &strides_of(&size));
+    Ok(vec![Move { input: 0, output: 0, copy }])
 }
 
 impl Op for Slice {
@@ -104,11 +114,15 @@ impl Op for Slice {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        let (begin, size) = known(c).ok_or("begin is not known")?;
-        let strides = strides_of(&c.inputs[0].dims);
-        let start: isize = begin.iter().zip(&strides).map(|(&b, s)| b as isize * s).sum();
-        let copy = Copy::new(&size, start, &strides, 0, &strides_of(&size));
-        Ok(move_kernel(c.inputs[0].dtype, vec![Move { input: 0, output: 0, copy }]))
+        Ok(move_kernel(c.inputs[0].dtype, sliced(c)?))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        Ok(copy_cuda::moves(c.inputs[0].dtype, &sliced(c)?))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -144,6 +158,15 @@ fn paddings(values: &[i64], rank: usize) -> Result<Vec<(usize, usize)>, String> 
     }
     let flat = sizes_from(values, "paddings")?;
     Ok(flat.chunks_exact(2).map(|p| (p[0], p[1])).collect())
+}
+
+fn padded(c: &KernelContext<'_>) -> Result<Vec<Move>, String> {
+    let dims = &c.inputs[0].dims;
+    let pads = paddings(&c.ints(1).ok_or("the paddings are not known")?, dims.len())?;
+    let to = strides_of(&c.outputs[0].dims);
+    let start = pads.iter().zip(&to).map(|((before, _), s)| *before as isize * s).sum();
+    let copy = Copy::new(dims, 0, &strides_of(dims), start, &to);
+    Ok(vec![Move { input: 0, output: 0, copy }])
 }
 
 impl Op for Pad {
@@ -200,12 +223,15 @@ impl Op for Pad {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        let dims = &c.inputs[0].dims;
-        let pads = paddings(&c.ints(1).ok_or("the paddings are not known")?, dims.len())?;
-        let to = strides_of(&c.outputs[0].dims);
-        let start = pads.iter().zip(&to).map(|((before, _), s)| *before as isize * s).sum();
-        let copy = Copy::new(dims, 0, &strides_of(dims), start, &to);
-        Ok(super::copy::zero_and_move_kernel(c.inputs[0].dtype, vec![Move { input: 0, output: 0, copy }]))
+        Ok(super::copy::zero_and_move_kernel(c.inputs[0].dtype, padded(c)?))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        Ok(copy_cuda::zero_and_moves(c.inputs[0].dtype, c.outputs[0].bytes(), &padded(c)?))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -1,13 +1,15 @@
 //! `Split` and `SplitV`: cuts along an axis, in equal parts or parts of given sizes.
 
 use super::copy::{Copy, Move, move_kernel};
+use super::copy_cuda::{self, Run, Runs};
 use super::support::{
     MAX_OUTPUTS, around, axis_of, int_array, int_scalar, int_vector, node, or_zeros, scoped, with_dim,
 };
 use crate::base::{Array, POISON_DIM, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaBuffer, CudaKernel};
 use crate::graph::{
-    Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Operation, Tensor,
+    Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Operation, Tensor, TensorDesc,
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -70,6 +72,14 @@ impl Op for Split {
         cuts(c, 1, 0)
     }
 
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        cuda_cuts(c, 1, 0)
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
     fn cases(&self) -> Vec<Case> {
         let build = || -> Option<Case> {
             let x = Array::new(&[2, 2], &[1.0f32, 2.0, 3.0, 4.0]).ok()?;
@@ -121,6 +131,14 @@ impl Op for SplitV {
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         cuts(c, 0, 2)
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        cuda_cuts(c, 0, 2)
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -185,6 +203,14 @@ fn cuts(c: &KernelContext<'_>, value: usize, axis_input: usize) -> Result<CpuKer
         start += run;
     }
     Ok(move_kernel(c.inputs[value].dtype, moves))
+}
+
+fn cuda_cuts(c: &KernelContext<'_>, value: usize, axis_input: usize) -> Result<CudaKernel, String> {
+    let axis = axis(c, value, axis_input).ok_or("the axis is not known")?;
+    let (outer, _, inner) = around(&c.inputs[value].dims, axis);
+    let run = |(i, part): (usize, &TensorDesc)| Run { part: CudaBuffer::Output(i, 0), len: part.dims[axis] * inner };
+    let parts: Vec<Run> = c.outputs.iter().enumerate().map(run).collect();
+    Ok(copy_cuda::runs(c.inputs[value].dtype, Runs::Cut(value), outer, &parts))
 }
 
 /// All outputs of a node that cuts, or as many poison tensors.

@@ -1,10 +1,12 @@
 //! `Pack` and `Unpack`: tensors of one shape along a new axis, and back.
 
 use super::copy::{Copy, Move, move_kernel};
+use super::copy_cuda::{self, Run, Runs};
 use super::split::parts;
 use super::support::{MAX_OUTPUTS, around, axis_of, node, or_zeros, sized};
 use crate::base::{Array, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaBuffer, CudaKernel};
 use crate::graph::{Attrs, Case, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Tensor};
 use smallvec::SmallVec;
 
@@ -51,6 +53,17 @@ impl Op for Pack {
         let boxed = |i: usize| Copy::new(&[outer, inner], 0, &[inner as isize, 1], (i * inner) as isize, &to);
         let moves = (0..count).map(|i| Move { input: i, output: 0, copy: boxed(i) }).collect();
         Ok(move_kernel(c.outputs[0].dtype, moves))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let axis = axis_of(axis_attr(c.attrs), c.outputs[0].dims.len(), "axis")?;
+        let (outer, count, inner) = around(&c.outputs[0].dims, axis);
+        let parts: Vec<Run> = (0..count).map(|i| Run { part: CudaBuffer::Input(i, 0), len: inner }).collect();
+        Ok(copy_cuda::runs(c.outputs[0].dtype, Runs::Join, outer, &parts))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -108,6 +121,17 @@ impl Op for Unpack {
         let boxed = |i: usize| Copy::new(&[outer, inner], (i * inner) as isize, &from, 0, &[inner as isize, 1]);
         let moves = (0..c.outputs.len()).map(|i| Move { input: 0, output: i, copy: boxed(i) }).collect();
         Ok(move_kernel(c.inputs[0].dtype, moves))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let axis = axis_of(axis_attr(c.attrs), c.inputs[0].dims.len(), "axis")?;
+        let (outer, count, inner) = around(&c.inputs[0].dims, axis);
+        let parts: Vec<Run> = (0..count).map(|i| Run { part: CudaBuffer::Output(i, 0), len: inner }).collect();
+        Ok(copy_cuda::runs(c.inputs[0].dtype, Runs::Cut(0), outer, &parts))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -1,10 +1,12 @@
 //! `StridedSlice`, what Python's `x[…]` builds, and `StridedSliceGrad`.
 
 use super::copy::{Copy, Move, move_kernel, zero_and_move_kernel};
+use super::copy_cuda;
 use super::strided::{MASKS, Masks, Selection, known, selection};
 use super::support::{int_array, int_vector, node, scoped, shape_of, strides_of};
 use crate::base::{Array, DType, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::CudaKernel;
 use crate::graph::{
     Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, NodeBuilder, Op, Tensor,
 };
@@ -34,6 +36,21 @@ fn layout(selection: &Selection, dims: &[usize]) -> Layout {
     let start = selection.axes.iter().zip(&whole).map(|(a, s)| (a.begin as isize).wrapping_mul(*s)).sum();
     let strides = selection.axes.iter().zip(&whole).map(|(a, s)| (a.stride as isize).wrapping_mul(*s)).collect();
     (sizes, start, strides)
+}
+
+fn selected(c: &KernelContext<'_>) -> Result<Vec<Move>, String> {
+    let dims = &c.inputs[0].dims;
+    let (sizes, start, strides) = layout(&planned(c, dims)?, dims);
+    let copy = Copy::new(&sizes, start, &strides, 0, &strides_of(&sizes));
+    Ok(vec![Move { input: 0, output: 0, copy }])
+}
+
+/// The gradient's elements at their places in the tensor that was sliced.
+fn put_back(c: &KernelContext<'_>) -> Result<Vec<Move>, String> {
+    let dims = &c.outputs[0].dims;
+    let (sizes, start, strides) = layout(&planned(c, dims)?, dims);
+    let copy = Copy::new(&sizes, 0, &strides_of(&sizes), start, &strides);
+    Ok(vec![Move { input: 4, output: 0, copy }])
 }
 
 fn with_masks<'g>(node: NodeBuilder<'g>, values: [i64; 5]) -> NodeBuilder<'g> {
@@ -80,10 +97,15 @@ impl Op for StridedSlice {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        let dims = &c.inputs[0].dims;
-        let (sizes, start, strides) = layout(&planned(c, dims)?, dims);
-        let copy = Copy::new(&sizes, start, &strides, 0, &strides_of(&sizes));
-        Ok(move_kernel(c.inputs[0].dtype, vec![Move { input: 0, output: 0, copy }]))
+        Ok(move_kernel(c.inputs[0].dtype, selected(c)?))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        Ok(copy_cuda::moves(c.inputs[0].dtype, &selected(c)?))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -142,10 +164,15 @@ impl Op for StridedSliceGrad {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        let dims = &c.outputs[0].dims;
-        let (sizes, start, strides) = layout(&planned(c, dims)?, dims);
-        let copy = Copy::new(&sizes, 0, &strides_of(&sizes), start, &strides);
-        Ok(zero_and_move_kernel(c.outputs[0].dtype, vec![Move { input: 4, output: 0, copy }]))
+        Ok(zero_and_move_kernel(c.outputs[0].dtype, put_back(c)?))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        Ok(copy_cuda::zero_and_moves(c.outputs[0].dtype, c.outputs[0].bytes(), &put_back(c)?))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -2,12 +2,16 @@
 //!
 //! Absent: `BroadcastTo`.
 
+use super::copy::{Copy, Move};
+use super::copy_cuda;
 use super::elementwise::fill;
 use super::shape_ops::SHAPE_HINT;
+use super::support::strides_of;
 use super::values::{case, float, ints};
 use crate::base::{Array, Bool8, DType, Element, Shape};
 use crate::device::CpuKernel;
-use crate::graph::{Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op};
+use crate::device::cuda::CudaKernel;
+use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op};
 use smallvec::{SmallVec, smallvec};
 
 /// TensorFlow's `Tile`: input 0 repeated `multiples[i]` times along each axis `i`.
@@ -85,6 +89,22 @@ impl Op for Tile {
             DType::I64 => tile::<i64>(from, to),
             DType::Bool => tile::<Bool8>(from, to),
         })
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        // Each axis is two: which repetition, and which element of it.
+        let dims = &c.inputs[0].dims;
+        let (mut sizes, mut from) = (Vec::new(), Vec::new());
+        for ((&dim, &total), stride) in dims.iter().zip(&c.outputs[0].dims).zip(strides_of(dims)) {
+            sizes.extend([total.checked_div(dim).unwrap_or(0), dim]);
+            from.extend([0, stride]);
+        }
+        let copy = Copy::new(&sizes, 0, &from, 0, &strides_of(&sizes));
+        Ok(copy_cuda::moves(c.inputs[0].dtype, &[Move { input: 0, output: 0, copy }]))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -168,6 +188,15 @@ impl Op for Fill {
             DType::I64 => kernel::<i64>(),
             DType::Bool => kernel::<Bool8>(),
         })
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let copy = Copy::new(&[c.outputs[0].len()], 0, &[0], 0, &[1]);
+        Ok(copy_cuda::moves(c.inputs[1].dtype, &[Move { input: 1, output: 0, copy }]))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

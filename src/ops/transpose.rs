@@ -1,9 +1,11 @@
 //! `Transpose` and `InvertPermutation`.
 
 use super::copy::{Copy, Move, move_kernel};
+use super::copy_cuda;
 use super::support::{axis_of, build, int_array, int_vector, scoped, strides_of};
 use crate::base::{Array, Dims, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::CudaKernel;
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
 use smallvec::{SmallVec, smallvec};
 
@@ -26,6 +28,17 @@ fn permutation(perm: &[i64], rank: usize) -> Result<Dims, String> {
         axes.push(axis);
     }
     Ok(axes)
+}
+
+fn moves(c: &KernelContext<'_>) -> Result<Vec<Move>, String> {
+    let perm = c.ints(1).ok_or("the permutation is not known")?;
+    let dims = &c.inputs[0].dims;
+    let axes = permutation(&perm, dims.len())?;
+    let strides = strides_of(dims);
+    let from: SmallVec<[isize; 6]> = axes.iter().map(|&a| strides[a]).collect();
+    let to = &c.outputs[0].dims;
+    let copy = Copy::new(to, 0, &from, 0, &strides_of(to));
+    Ok(vec![Move { input: 0, output: 0, copy }])
 }
 
 impl Op for Transpose {
@@ -58,14 +71,15 @@ impl Op for Transpose {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        let perm = c.ints(1).ok_or("the permutation is not known")?;
-        let dims = &c.inputs[0].dims;
-        let axes = permutation(&perm, dims.len())?;
-        let strides = strides_of(dims);
-        let from: SmallVec<[isize; 6]> = axes.iter().map(|&a| strides[a]).collect();
-        let to = &c.outputs[0].dims;
-        let copy = Copy::new(to, 0, &from, 0, &strides_of(to));
-        Ok(move_kernel(c.inputs[0].dtype, vec![Move { input: 0, output: 0, copy }]))
+        Ok(move_kernel(c.inputs[0].dtype, moves(c)?))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        Ok(copy_cuda::moves(c.inputs[0].dtype, &moves(c)?))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {
