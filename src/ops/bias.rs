@@ -1,6 +1,7 @@
 //! `BiasAdd` and `BiasAddGrad`: a vector along the channels.
 
 use super::number::Number;
+use super::reduce_cuda;
 use super::support::{GRAIN, by_rows};
 use crate::base::{Array, DType, Dims, Shape};
 use crate::device::CpuKernel;
@@ -179,6 +180,15 @@ impl Op for BiasAddGrad {
             DType::F64 => sums::<f64>(layout),
             _ => sums::<f32>(layout),
         })
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let (outer, channels, inner) = layout(c.attrs, &c.inputs[0].dims)?;
+        Ok(reduce_cuda::reduce(c.inputs[0].dtype, &[outer, channels, inner], &[true, false, true], reduce_cuda::SUM))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

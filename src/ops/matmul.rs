@@ -6,6 +6,7 @@ use super::matmul_kernel as kernel;
 use super::values::{array, case, case_with, float};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, Gemm};
 use crate::graph::{Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor};
 
 /// TensorFlow's `MatMul`, with attributes `transpose_a` and `transpose_b`: `[m, k]` by `[k, n]` is `[m, n]`.
@@ -75,6 +76,46 @@ impl Op for MatMul {
             DType::I64 => kernel::integers::<i64>(sizes),
             DType::Bool => return Err("bool has no arithmetic".into()),
         })
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let (transpose_a, transpose_b) = (c.attrs.bool("transpose_a"), c.attrs.bool("transpose_b"));
+        let (m, n) = (c.outputs[0].dims[0], c.outputs[0].dims[1]);
+        let k = c.inputs[0].dims[usize::from(!transpose_a)];
+        let dtype = c.outputs[0].dtype;
+        let [a, b, to] = [CudaBuffer::Input(0, 0), CudaBuffer::Input(1, 0), CudaBuffer::Output(0, 0)];
+        let launch = match dtype {
+            _ if m == 0 || n == 0 => return Ok(CudaKernel::default()),
+            _ if k == 0 => CudaLaunch::Zero { to, bytes: c.outputs[0].bytes() },
+            DType::F32 | DType::F64 => CudaLaunch::Gemm(Gemm {
+                dtype,
+                m,
+                n,
+                k,
+                transpose_a,
+                transpose_b,
+                a,
+                b,
+                c: to,
+                bias: None,
+                relu: false,
+            }),
+            DType::I32 | DType::I64 => {
+                let text = concat!(include_str!("cuda/number.cu"), include_str!("cuda/matmul.cu"));
+                let steps = kernel::Sizes::new(m, k, n, (transpose_a, transpose_b)).steps();
+                let sizes = [m, n, k].into_iter().chain(steps).map(CudaArg::size);
+                let args = [a, b, to].map(CudaArg::Buffer).into_iter().chain(sizes).collect();
+                let blocks = (m.div_ceil(16) * n.div_ceil(16)) as u32;
+                let code = CudaCode::new(text).with_type("T", dtype);
+                CudaLaunch::Code { code, blocks, threads: 256, shared_bytes: 0, args }
+            }
+            DType::Bool => return Err("bool has no arithmetic".into()),
+        };
+        Ok(CudaKernel::new([launch]))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, outputs: &[Fact]) -> bool {
+        outputs.iter().all(|o| o.dtype != DType::Bool)
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -35,6 +35,11 @@ impl Sizes {
         Sizes { m, k, n, a, b }
     }
 
+    /// Steps of the left side along rows and columns, then of the right side.
+    pub fn steps(&self) -> [usize; 4] {
+        [self.a.0, self.a.1, self.b.0, self.b.1]
+    }
+
     fn flops(&self) -> usize {
         self.m.saturating_mul(self.n).saturating_mul(self.k).saturating_mul(2)
     }

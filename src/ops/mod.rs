@@ -35,6 +35,7 @@ mod helpers;
 mod identity;
 mod in_top_k;
 mod initializer;
+mod l2_loss;
 mod likes;
 mod matmul;
 mod matmul_kernel;
@@ -46,6 +47,7 @@ mod qr;
 mod random;
 mod random_build;
 mod reduce;
+mod reduce_cuda;
 mod reduce_grad;
 mod reduce_kernel;
 mod select;
@@ -200,7 +202,7 @@ pub static TABLE: &[OpRef] = &[
     &reduce::MIN,
     &reduce::ALL,
     &reduce::ANY,
-    &reduce::L2Loss,
+    &l2_loss::L2Loss,
     &arg::ARG_MAX,
     &arg::ARG_MIN,
     &cumulative::CUMSUM,

@@ -1,14 +1,16 @@
-//! Reductions over axes: `Sum`, `Mean`, `Prod`, `Max`, `Min`, `All`, `Any`; and `L2Loss`, half the sum of squares.
+//! Reductions over axes: `Sum`, `Mean`, `Prod`, `Max`, `Min`, `All`, `Any`.
 //!
-//! Absent: the loops (`reduce_kernel.rs`) and gradient rules (`reduce_grad.rs`).
+//! Absent: the loops (`reduce_kernel.rs`, `reduce_cuda.rs`), gradient rules (`reduce_grad.rs`), and `L2Loss`.
 
 use super::elementwise::{Plain, Wide};
 use super::number::Number;
+use super::reduce_cuda::{self as cuda, CudaFold};
 use super::reduce_grad as grad;
 use super::reduce_kernel::{Fold, reduce};
 use super::values::{array, bools, case, case_with, float, ints};
 use crate::base::{Array, Bool8, DType, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::CudaKernel;
 use crate::graph::{
     Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
 };
@@ -23,6 +25,7 @@ pub struct ReduceOp {
     bools: bool,
     traits: Traits,
     kernel: Kernel,
+    cuda: CudaFold,
     gradient: for<'g> fn(&GradContext<'g>) -> Option<InputGradients<'g>>,
     cases: fn() -> Vec<Case>,
 }
@@ -100,6 +103,20 @@ impl Op for ReduceOp {
         let axes = c.ints(1).ok_or("the axes must be known when the step is planned")?;
         let dims = &c.inputs[0].dims;
         (self.kernel)(c.inputs[0].dtype, dims, &mark_axes(&axes, dims.len())?)
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let axes = c.ints(1).ok_or("the axes must be known when the step is planned")?;
+        let dims = &c.inputs[0].dims;
+        let reduced = mark_axes(&axes, dims.len())?;
+        if self.traits.fallible && no_integers(c.inputs[0].dtype, dims, &reduced) {
+            return Ok(cuda::refusal(c.outputs[0].bytes(), NO_INTEGERS));
+        }
+        Ok(cuda::reduce(c.inputs[0].dtype, dims, &reduced, self.cuda))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -207,7 +224,7 @@ impl Fold<Bool8> for Logic {
     }
 }
 
-fn numbers<F>(dtype: DType, dims: &[usize], reduced: &[bool], f: F) -> Result<CpuKernel, String>
+pub(super) fn numbers<F>(dtype: DType, dims: &[usize], reduced: &[bool], f: F) -> Result<CpuKernel, String>
 where
     F: Fold<f32> + Fold<f64> + Fold<i32> + Fold<i64>,
 {
@@ -220,11 +237,18 @@ where
     })
 }
 
-fn mean(dtype: DType, dims: &[usize], reduced: &[bool]) -> Result<CpuKernel, String> {
+const NO_INTEGERS: &str = "the mean of no integers is undefined; cast to float, where it is NaN";
+
+/// Whether a mean would be of no integers.
+fn no_integers(dtype: DType, dims: &[usize], reduced: &[bool]) -> bool {
     let count: usize = dims.iter().zip(reduced).filter(|(_, r)| **r).map(|(d, _)| d).product();
     let results: usize = dims.iter().zip(reduced).filter(|(_, r)| !**r).map(|(d, _)| d).product();
-    if count == 0 && results > 0 && dtype.is_integer() {
-        return Ok(Box::new(|_| Err("the mean of no integers is undefined; cast to float, where it is NaN".into())));
+    count == 0 && results > 0 && dtype.is_integer()
+}
+
+fn mean(dtype: DType, dims: &[usize], reduced: &[bool]) -> Result<CpuKernel, String> {
+    if no_integers(dtype, dims, reduced) {
+        return Ok(Box::new(|_| Err(NO_INTEGERS.into())));
     }
     numbers(dtype, dims, reduced, Mean)
 }
@@ -247,6 +271,7 @@ pub static SUM: ReduceOp = ReduceOp {
     bools: false,
     traits: PLAIN,
     kernel: |dtype, dims, reduced| numbers(dtype, dims, reduced, Sum),
+    cuda: cuda::SUM,
     gradient: grad::sum,
     cases: || cases(0.0, |a, b| a + b, |a, _| a),
 };
@@ -257,6 +282,7 @@ pub static MEAN: ReduceOp = ReduceOp {
     bools: false,
     traits: Traits { fallible: true, ..PLAIN },
     kernel: mean,
+    cuda: cuda::MEAN,
     gradient: grad::mean,
     cases: || cases(0.0, |a, b| a + b, |a, n| a / n as f32),
 };
@@ -267,6 +293,7 @@ pub static PROD: ReduceOp = ReduceOp {
     bools: false,
     traits: PLAIN,
     kernel: |dtype, dims, reduced| numbers(dtype, dims, reduced, Product),
+    cuda: cuda::PRODUCT,
     gradient: grad::prod,
     cases: || {
         // The gradient is checked at one zero and at two, where a quotient would be no rule.
@@ -283,6 +310,7 @@ pub static MAX: ReduceOp = ReduceOp {
     bools: false,
     traits: PLAIN,
     kernel: |dtype, dims, reduced| numbers(dtype, dims, reduced, Largest),
+    cuda: cuda::LARGEST,
     gradient: grad::extremum,
     cases: || cases(f32::NEG_INFINITY, f32::max, |a, _| a),
 };
@@ -293,6 +321,7 @@ pub static MIN: ReduceOp = ReduceOp {
     bools: false,
     traits: PLAIN,
     kernel: |dtype, dims, reduced| numbers(dtype, dims, reduced, Smallest),
+    cuda: cuda::SMALLEST,
     gradient: grad::extremum,
     cases: || cases(f32::INFINITY, f32::min, |a, _| a),
 };
@@ -303,6 +332,7 @@ pub static ALL: ReduceOp = ReduceOp {
     bools: true,
     traits: Traits { no_gradient: true, ..PLAIN },
     kernel: |_, dims, reduced| Ok(reduce::<Bool8, Logic, Plain>(dims, reduced, Logic(true))),
+    cuda: cuda::ALL,
     gradient: |_| Some(vec![None, None]),
     cases: || {
         let x = bools(&[2, 2], &[true, false, true, true]);
@@ -319,6 +349,7 @@ pub static ANY: ReduceOp = ReduceOp {
     bools: true,
     traits: Traits { no_gradient: true, ..PLAIN },
     kernel: |_, dims, reduced| Ok(reduce::<Bool8, Logic, Plain>(dims, reduced, Logic(false))),
+    cuda: cuda::ANY,
     gradient: |_| Some(vec![None, None]),
     cases: || {
         let x = bools(&[2, 2], &[true, false, false, false]);
@@ -358,43 +389,6 @@ fn cases(start: f32, fold: fn(f32, f32) -> f32, finish: fn(f32, usize) -> f32) -
     cases.push(case(vec![float(&[0, 3], &[]), ints(&[0])], vec![float(&[3], &[nothing; 3])], false));
     cases.push(case(vec![array(&[2, 0], &[] as &[i64]), ints(&[0])], vec![array(&[0], &[] as &[i64])], false));
     cases
-}
-
-/// TensorFlow's `L2Loss`: half the sum of the squares of all elements.
-pub struct L2Loss;
-
-impl Op for L2Loss {
-    fn name(&self) -> &'static str {
-        "L2Loss"
-    }
-
-    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
-        c.want_inputs(1)?;
-        if !c.dtype(0).is_floating() {
-            return Err(format!("want float32 or float64, got {}; cast the input", c.dtype(0)));
-        }
-        Ok(vec![Fact::new(c.dtype(0), Shape::scalar())])
-    }
-
-    fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
-        Some(vec![Some((c.inputs[0] * c.grad()).into())])
-    }
-
-    fn cost(&self, c: &KernelContext<'_>) -> Cost {
-        Cost { flops: 2.0 * c.inputs[0].len() as f64, bytes: c.inputs[0].bytes() as f64 }
-    }
-
-    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        let dims = &c.inputs[0].dims;
-        numbers(c.inputs[0].dtype, dims, &vec![true; dims.len()], HalfSumOfSquares)
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        vec![
-            case(vec![float(&[2, 2], &[1.0, -2.0, 3.0, 0.5])], vec![float(&[], &[7.125])], true),
-            case(vec![float(&[0], &[])], vec![float(&[], &[0.0])], false),
-        ]
-    }
 }
 
 macro_rules! methods {
@@ -437,12 +431,6 @@ methods! {
 }
 
 impl<'g> Tensor<'g> {
-    /// Half the sum of the squares of all elements.
-    #[track_caller]
-    pub fn l2_loss(self) -> Tensor<'g> {
-        self.apply(&L2Loss)
-    }
-
     /// The sum over the axes that a tensor holds.
     #[track_caller]
     pub fn sum_over(self, axes: Tensor<'g>, keep_dims: bool) -> Tensor<'g> {
