@@ -3,9 +3,10 @@
 //! TensorFlow has one `Apply…` node a variable, and turret's GraphDef forms translate. Formulas are those of
 //! TensorFlow's kernels. Absent: making slots and choosing hyper-parameters, which `train` does.
 
-use super::apply_kernels;
+use super::{apply_cuda, apply_kernels};
 use crate::base::Shape;
 use crate::device::CpuKernel;
+use crate::device::cuda::CudaKernel;
 use crate::graph::{Attrs, Cost, Fact, InferContext, KernelContext, Op, Part, Traits};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -304,6 +305,14 @@ impl Op for ApplyGradients {
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         apply_kernels::prepare(ApplyLayout::from_attrs(c.attrs)?, c)
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        apply_cuda::prepare(&ApplyLayout::from_attrs(c.attrs)?, c)
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 }
 

@@ -4,6 +4,7 @@
 //! kernel is prepared. The arithmetic is in `apply_rules`.
 
 use super::apply::{ApplyLayout, UpdateRule, VariableInputs};
+use super::apply_cuda::bad_row_number;
 use super::apply_rules::{Real, Step};
 use crate::base::DType;
 use crate::device::{CpuKernel, Launch};
@@ -144,7 +145,7 @@ fn sort_rows(l: &Launch<'_>, v: usize, variable: &Variable, entries: &mut [Entry
             entries[at] = (row, at);
             Ok(())
         }
-        _ => Err(format!("row number {index} (entry {at}) of the gradient of variable {v} is not in [0, {rows})")),
+        _ => Err(bad_row_number(index, at, v, rows)),
     };
     match l.input_dtype(input) {
         DType::I32 => l.input::<i32>(input).iter().enumerate().try_for_each(|(i, &x)| set(i, x.into()))?,

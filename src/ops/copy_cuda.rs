@@ -20,7 +20,7 @@ const PER_BLOCK: usize = 8 * BLOCK as usize;
 const RUNS: usize = 100;
 
 /// The type under which elements of a size are moved.
-fn moved(dtype: DType) -> DType {
+pub(super) fn moved(dtype: DType) -> DType {
     match dtype.size() {
         1 => DType::Bool,
         4 => DType::I32,

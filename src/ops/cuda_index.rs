@@ -3,7 +3,7 @@
 //! Sizes are parameters and only the number of axes is text, so that one compilation serves all sizes. Absent: kernels.
 
 use crate::base::DType;
-use crate::device::cuda::{CudaArg, CudaCode};
+use crate::device::cuda::{BLOCK, CudaArg, CudaCode};
 use std::fmt::Write as _;
 
 /// What `index.cu` gives to every text that computes indices.
@@ -11,6 +11,9 @@ const INDEX: &str = include_str!("cuda/index.cu");
 
 /// Elements and offsets below this are counted in 32 bits, with room for a grid's step.
 const NARROW: usize = 1 << 30;
+
+/// The most threads of a launch whose blocks ask whether a check failed: the answer lies in the host's memory.
+pub(super) const ASKING: usize = 2048 * BLOCK as usize;
 
 /// The type that a launch counts elements in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,6 @@
 //! `GatherV2`: picks slices by number; its gradient along axis 0 is rows, not a dense tensor.
 
+use super::indices_cuda::Indices;
 use super::number::Number;
 use super::strided_slice::Index;
 use super::support::{
@@ -8,11 +9,13 @@ use super::support::{
 };
 use crate::base::{Array, DType, Element, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaArg, CudaBuffer, CudaKernel, CudaLaunch, FailureText};
 use crate::graph::{
     Attrs, Case, Fact, GradContext, Graph, IndexedSlices, InferContext, InputGradients, KernelContext, Op, Tensor,
     Traits,
 };
 use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
 
 /// TensorFlow's `GatherV2`: inputs params, indices (any shape), axis. Attribute `batch_dims` must be 0.
 pub struct GatherV2;
@@ -94,6 +97,19 @@ impl Op for GatherV2 {
         Ok(by_dtype!(c.inputs[0].dtype, T => gather::<T>(bound, count, width)))
     }
 
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let axis = c.ints(2).and_then(|a| a.first().copied()).ok_or("the axis is not known")?;
+        let axis = axis_of(axis, c.inputs[0].dims.len(), "axis")?;
+        let (outer, bound, width) = around(&c.inputs[0].dims, axis);
+        let indices = indices_of(c, bound, false);
+        let failure = Arc::new(move |entry, index| bad_index(entry, index, bound));
+        Ok(indices.gather(c.inputs[0].dtype, CudaArg::input(0), outer, width, failure))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
     fn cases(&self) -> Vec<Case> {
         let case = |axis: i32, indices: &[i64], outputs: Array| -> Option<Case> {
             let x = Array::new(&[2, 3], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]).ok()?;
@@ -109,11 +125,25 @@ impl Op for GatherV2 {
     }
 }
 
+/// Input 1 of a node, for its CUDA kernel.
+fn indices_of(c: &KernelContext<'_>, bound: usize, negative: bool) -> Indices {
+    let (dtype, count) = (c.inputs[1].dtype, c.inputs[1].len());
+    Indices { buffer: CudaBuffer::Input(1, 0), dtype, count, bound, negative, offset: 0 }
+}
+
+fn bad_index(entry: i64, index: i64, bound: usize) -> String {
+    format!("index {index} (entry {entry} of the indices) is not in [0, {bound})")
+}
+
+fn bad_segment(entry: i64, id: i64, segments: usize) -> String {
+    format!("segment id {id} (entry {entry}) is not below {segments}")
+}
+
 fn gather<T: Element>(bound: usize, count: usize, width: usize) -> CpuKernel {
     Box::new(move |l| {
         let index = index_at(l, 1);
         if let Some(i) = (0..count).find(|&i| !usize::try_from(index(i)).is_ok_and(|r| r < bound)) {
-            return Err(format!("index {} (entry {i} of the indices) is not in [0, {bound})", index(i)));
+            return Err(bad_index(i as i64, index(i), bound));
         }
         let params = l.input::<T>(0);
         by_rows(l.team(), l.output::<T>(0), width, |first, rows| {
@@ -218,7 +248,7 @@ impl Op for UnsortedSegmentSum {
             Box::new(move |l| {
                 let id = index_at(l, 1);
                 if let Some(i) = (0..count).find(|&i| usize::try_from(id(i)).is_ok_and(|s| s >= segments)) {
-                    return Err(format!("segment id {} (entry {i}) is not below {segments}", id(i)));
+                    return Err(bad_segment(i as i64, id(i), segments));
                 }
                 let (data, out) = (l.input::<T>(0), l.output::<T>(0));
                 out.fill(T::default());
@@ -240,6 +270,33 @@ impl Op for UnsortedSegmentSum {
             DType::I64 => sum::<i64>(segments, count, width),
             DType::Bool => return Err("bools have no sums".into()),
         })
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let segments = *c.outputs[0].dims.first().ok_or("the output is a scalar")?;
+        let (dtype, width) = (c.outputs[0].dtype, c.outputs[0].dims[1..].iter().product());
+        let ids = indices_of(c, segments, true);
+        let bytes = c.outputs[0].bytes();
+        let mut launches = Vec::new();
+        if bytes > 0 {
+            launches.push(CudaLaunch::Zero { to: CudaBuffer::Output(0, 0), bytes });
+        }
+        if ids.count == 0 {
+            return Ok(CudaKernel::new(launches));
+        }
+        let sorted = ids.sort(0, true);
+        launches.extend(sorted.launches.iter().cloned());
+        if bytes > 0 {
+            let (y, x) = (CudaArg::output(0), CudaArg::input(0));
+            launches.push(ids.scatter("plus(old, x)", dtype, width, y, x, &sorted));
+        }
+        let failure: FailureText = Arc::new(move |entry, id| bad_segment(entry, id, segments));
+        let scratch_bytes = sorted.scratch_end;
+        Ok(CudaKernel { scratch_bytes, failure: Some(failure), ..CudaKernel::new(launches) })
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, outputs: &[Fact]) -> bool {
+        outputs.iter().all(|o| o.dtype != DType::Bool)
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -6,6 +6,7 @@
 mod add_n;
 mod all_reduce;
 mod apply;
+mod apply_cuda;
 mod apply_kernels;
 mod apply_rules;
 #[cfg(test)]
@@ -34,6 +35,7 @@ mod gather;
 mod helpers;
 mod identity;
 mod in_top_k;
+mod indices_cuda;
 mod initializer;
 mod l2_loss;
 mod likes;

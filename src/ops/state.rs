@@ -1,5 +1,7 @@
 //! Variables: `VariableV2`, the assignments, and `get_variable`, which builds what the registry asks for.
 
+use super::copy_cuda::moved;
+use super::cuda_index::{ASKING, Counter};
 use super::identity::Identity;
 use super::initializer::initial_value;
 use super::no_kernel;
@@ -7,6 +9,7 @@ use super::support::sized;
 use super::support::{build, node, scoped};
 use crate::base::{Array, Code, DType, Diagnostic, IntoShape, Shape, SourceLine, num_elements};
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaArg, CudaKernel};
 use crate::graph::{
     Attrs, Entry, Fact, Graph, InferContext, Init, KernelContext, Lookup, Op, Operation, Regularizer, Tensor, Traits,
     Variable, keys,
@@ -37,6 +40,10 @@ impl Op for VariableV2 {
 
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         no_kernel()
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 }
 
@@ -70,6 +77,23 @@ impl Op for Assign {
             DType::Bool => copy_in::<crate::base::Bool8>(),
         })
     }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        Ok(cuda_update("x", moved(c.inputs[0].dtype), c.inputs[0].len()))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+}
+
+/// The CUDA kernel that makes each element of variable 0 of its `old` value and the element `x` of input 1.
+pub(super) fn cuda_update(step: &str, dtype: DType, len: usize) -> CudaKernel {
+    let text = format!("{}{}", include_str!("cuda/number.cu"), include_str!("cuda/assign.cu"));
+    let code = Counter::for_sizes(&[]).code(&text.replace("$step", step)).with_type("T", dtype);
+    let threads = len.div_ceil(4).min(ASKING);
+    let args = [CudaArg::input(0), CudaArg::input(1), CudaArg::size(len), CudaArg::Failure];
+    CudaKernel::elements(code, threads, args)
 }
 
 fn copy_in<T: crate::base::Element>() -> CpuKernel {

@@ -2,13 +2,16 @@
 //!
 //! The output of each is the variable's buffer afterwards; kernels do not touch it.
 
+use super::indices_cuda::Indices;
 use super::number::Number;
-use super::state::{Assign, assigned};
+use super::state::{Assign, assigned, cuda_update};
 use super::support::{index_at, update};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
+use crate::device::cuda::{CudaArg, CudaBuffer, CudaKernel, FailureText};
 use crate::graph::{Attrs, Fact, InferContext, KernelContext, Op, OpRef, Tensor, Traits, Variable};
 use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
 
 /// Runs a body with `T` as the Rust type of a numeric element type; bools are refused.
 macro_rules! by_number {
@@ -81,6 +84,15 @@ macro_rules! accumulating {
             fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
                 by_number!(c.inputs[0].dtype, N => accumulate::<N>(N::$how))
             }
+
+            fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+                let step = concat!(stringify!($how), "(old, x)");
+                Ok(cuda_update(step, c.inputs[0].dtype, c.inputs[0].len()))
+            }
+
+            fn has_cuda_kernel(&self, _attrs: &Attrs, outputs: &[Fact]) -> bool {
+                has_sums(outputs)
+            }
         }
     };
 }
@@ -128,6 +140,37 @@ fn scattered(c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
     Ok(vec![c.inputs[0].clone()])
 }
 
+fn bad_index(entry: i64, index: i64, rows: usize) -> String {
+    format!("index {index} (entry {entry}) is not in [0, {rows})")
+}
+
+fn has_sums(outputs: &[Fact]) -> bool {
+    outputs.iter().all(|o| o.dtype != DType::Bool)
+}
+
+/// Sorts the indices, with a check of all, and then changes each row by its updates in their order.
+fn scatter_cuda_kernel(c: &KernelContext<'_>, how: Scatter) -> Result<CudaKernel, String> {
+    let (dims, dtype, count) = (&c.inputs[0].dims, c.inputs[1].dtype, c.inputs[1].len());
+    let rows = *dims.first().ok_or("a scalar has no rows")?;
+    let width = dims[1..].iter().product();
+    let indices = Indices { buffer: CudaBuffer::Input(1, 0), dtype, count, bound: rows, negative: false, offset: 0 };
+    if count == 0 {
+        return Ok(CudaKernel::default());
+    }
+    let step = match how {
+        Scatter::Add => "plus(old, x)",
+        Scatter::Sub => "minus(old, x)",
+        Scatter::Update => "x",
+    };
+    let mut sorted = indices.sort(0, true);
+    let mut launches = std::mem::take(&mut sorted.launches);
+    if width > 0 {
+        launches.push(indices.scatter(step, c.inputs[0].dtype, width, CudaArg::input(0), CudaArg::input(2), &sorted));
+    }
+    let failure: FailureText = Arc::new(move |entry, index| bad_index(entry, index, rows));
+    Ok(CudaKernel { scratch_bytes: sorted.scratch_end, failure: Some(failure), ..CudaKernel::new(launches) })
+}
+
 fn scatter_kernel(c: &KernelContext<'_>, how: Scatter) -> Result<CpuKernel, String> {
     fn kernel<N: Number>(
         rows: usize,
@@ -139,7 +182,7 @@ fn scatter_kernel(c: &KernelContext<'_>, how: Scatter) -> Result<CpuKernel, Stri
             let index = index_at(l, 1);
             // All indices are checked before anything is written.
             if let Some(i) = (0..count).find(|&i| !usize::try_from(index(i)).is_ok_and(|r| r < rows)) {
-                return Err(format!("index {} (entry {i}) is not in [0, {rows})", index(i)));
+                return Err(bad_index(i as i64, index(i), rows));
             }
             let (variable, updates) = (l.variable::<N>(0), l.input::<N>(2));
             for (i, update) in updates.chunks_exact(width.max(1)).enumerate().take(count) {
@@ -180,6 +223,14 @@ macro_rules! scatter {
 
             fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
                 scatter_kernel(c, $how)
+            }
+
+            fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+                scatter_cuda_kernel(c, $how)
+            }
+
+            fn has_cuda_kernel(&self, _attrs: &Attrs, outputs: &[Fact]) -> bool {
+                has_sums(outputs)
             }
         }
     };

@@ -1,0 +1,42 @@
+// One update step of many variables with dense gradients. The blocks from `end{i - 1}` to `end{i}` are variable `i`'s,
+// TILE elements each. `$update` changes an element `x` of the variable and `a`, `b` of its SLOTS slots, by `g` of the
+// gradient; `$last` is done once. Elements are taken 16 bytes at a time where all buffers lie on 16 bytes.
+struct alignas(16) Chunk {
+    T at[16 / sizeof(T)];
+};
+
+extern "C" __global__ void ENTRY(volatile u64* failure, u32 node$parameters) {
+    if (block_failed(failure)) return;
+    $scalars
+    if (blockIdx.x == 0 && threadIdx.x == 0) { $last }
+    u32 block = blockIdx.x, before;
+    T *var, *slot0 = 0, *slot1 = 0;
+    const T* gradient;
+    i64 count;
+    $choice
+    constexpr int SIZE = 16 / sizeof(T);
+    i64 start = (i64)(block - before) * TILE, end = start + TILE < count ? start + TILE : count;
+    if ((((u64)var | (u64)slot0 | (u64)slot1 | (u64)gradient) & 15) == 0) {
+        for (i64 i = start / SIZE + threadIdx.x; i < end / SIZE; i += 256) {
+            Chunk xs = ((Chunk*)var)[i], gs = ((const Chunk*)gradient)[i], as = xs, bs = xs;
+            if (SLOTS > 0) as = ((Chunk*)slot0)[i];
+            if (SLOTS > 1) bs = ((Chunk*)slot1)[i];
+#pragma unroll
+            for (int j = 0; j < SIZE; j++) {
+                T &x = xs.at[j], &a = as.at[j], &b = bs.at[j], g = gs.at[j];
+                $update
+            }
+            ((Chunk*)var)[i] = xs;
+            if (SLOTS > 0) ((Chunk*)slot0)[i] = as;
+            if (SLOTS > 1) ((Chunk*)slot1)[i] = bs;
+        }
+        start = end / SIZE * SIZE;
+    }
+    for (i64 i = start + threadIdx.x; i < end; i += 256) {
+        T x = var[i], a = SLOTS > 0 ? slot0[i] : 0, b = SLOTS > 1 ? slot1[i] : 0, g = gradient[i];
+        $update
+        var[i] = x;
+        if (SLOTS > 0) slot0[i] = a;
+        if (SLOTS > 1) slot1[i] = b;
+    }
+}
