@@ -5,11 +5,12 @@ use super::copy_cuda::{self, Run, Runs};
 use super::support::{around, axis_of, build, int_array, int_scalar, node, rank_of, scoped, shape_of, sized, with_dim};
 use crate::base::{Array, DType, Shape};
 use crate::device::CpuKernel;
-use crate::device::cuda::{CudaBuffer, CudaKernel};
+use crate::device::cuda::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, FailureText};
 use crate::graph::{
     Attrs, Case, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Tensor, TensorDesc, Traits,
 };
 use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
 
 /// TensorFlow's `ConcatV2`: the values one after another along an axis, which is the last input.
 pub struct ConcatV2;
@@ -183,6 +184,32 @@ impl Op for ConcatOffset {
             DType::I32 => Box::new(|l| offsets::<i32>(l, i32::wrapping_add)),
             _ => Box::new(|l| offsets::<i64>(l, i64::wrapping_add)),
         })
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let rank = c.inputs[1].len();
+        // Two pointers a shape, within 4 KiB of parameters.
+        let starts = (0..c.outputs.len()).step_by(200);
+        let launches = starts.map(|start| {
+            let shapes = start..c.outputs.len().min(start + 200);
+            let parameters: String = shapes.clone().map(|i| format!(", const T* shape{i}, T* out{i}")).collect();
+            let each: String =
+                shapes.clone().map(|i| format!("put(shape{i}, out{i}, rank, axis, &sum);\n    ")).collect();
+            let text =
+                include_str!("cuda/concat_offset.cu").replace("$parameters", &parameters).replace("$each", &each);
+            let code = CudaCode::new(format!("{}{text}", include_str!("cuda/number.cu")));
+            let code = code.with_type("T", c.inputs[1].dtype).with_type("A", c.inputs[0].dtype);
+            let shared = [CudaArg::input(0), CudaArg::Buffer(CudaBuffer::Scratch(0)), CudaArg::size(rank)];
+            let args = shared.into_iter().chain([CudaArg::I32((start > 0).into()), CudaArg::Failure]);
+            let args = args.chain(shapes.flat_map(|i| [CudaArg::input(i + 1), CudaArg::output(i)])).collect();
+            CudaLaunch::Code { code, blocks: 1, threads: 1, shared_bytes: 0, args }
+        });
+        let failure: FailureText = Arc::new(move |_, axis| axis_of(axis, rank, "axis").err().unwrap_or_default());
+        Ok(CudaKernel { scratch_bytes: 8, failure: Some(failure), ..CudaKernel::new(launches) })
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -226,3 +226,8 @@ fn like_input(c: &crate::graph::InferContext<'_>) -> Result<Vec<crate::graph::Fa
 fn no_kernel() -> Result<crate::device::CpuKernel, String> {
     Ok(Box::new(|_| Ok(())))
 }
+
+/// The same on CUDA.
+fn no_cuda_kernel() -> Result<crate::device::cuda::CudaKernel, String> {
+    Ok(crate::device::cuda::CudaKernel::default())
+}

@@ -4,9 +4,9 @@ use super::copy_cuda::moved;
 use super::cuda_index::{ASKING, Counter};
 use super::identity::Identity;
 use super::initializer::initial_value;
-use super::no_kernel;
 use super::support::sized;
 use super::support::{build, node, scoped};
+use super::{no_cuda_kernel, no_kernel};
 use crate::base::{Array, Code, DType, Diagnostic, IntoShape, Shape, SourceLine, num_elements};
 use crate::device::CpuKernel;
 use crate::device::cuda::{CudaArg, CudaKernel};
@@ -40,6 +40,10 @@ impl Op for VariableV2 {
 
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         no_kernel()
+    }
+
+    fn cuda_kernel(&self, _c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        no_cuda_kernel()
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {

@@ -2,12 +2,15 @@
 
 use super::copy::{Copy, Move, move_kernel};
 use super::copy_cuda;
+use super::cuda_index::Counter;
+use super::indices_cuda::Indices;
 use super::support::{axis_of, build, int_array, int_vector, scoped, strides_of};
 use crate::base::{Array, Dims, Shape};
 use crate::device::CpuKernel;
-use crate::device::cuda::CudaKernel;
+use crate::device::cuda::{CudaArg, CudaBuffer, CudaKernel, CudaLaunch, FailureText};
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
 use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
 
 /// TensorFlow's `Transpose`: axis `i` of the output is axis `perm[i]` of the input.
 pub struct Transpose;
@@ -90,6 +93,10 @@ impl Op for Transpose {
     }
 }
 
+fn bad_entry(entry: i64, value: i64) -> String {
+    format!("entry {entry} of the permutation is {value}, which is out of range or there twice")
+}
+
 /// TensorFlow's `InvertPermutation`.
 pub struct InvertPermutation;
 
@@ -113,7 +120,7 @@ impl Op for InvertPermutation {
         fn invert(perm: impl Iterator<Item = i64>, mut set: impl FnMut(usize, usize) -> bool) -> Result<(), String> {
             for (i, p) in perm.enumerate() {
                 if !usize::try_from(p).is_ok_and(|p| set(p, i)) {
-                    return Err(format!("entry {i} of the permutation is {p}, which is out of range or there twice"));
+                    return Err(bad_entry(i as i64, p));
                 }
             }
             Ok(())
@@ -132,6 +139,28 @@ impl Op for InvertPermutation {
                 invert(l.input::<i64>(0).iter().copied(), set)
             }),
         })
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let (buffer, dtype, count) = (CudaBuffer::Input(0, 0), c.inputs[0].dtype, c.inputs[0].len());
+        if count == 0 {
+            return Ok(CudaKernel::default());
+        }
+        let indices = Indices { buffer, dtype, count, bound: count, negative: false, offset: 0 };
+        let sorted = indices.sort(0, false);
+        let mut launches = sorted.launches;
+        // Where the permutation is refused, some places would be left as they were.
+        launches.push(CudaLaunch::Zero { to: CudaBuffer::Output(0, 0), bytes: c.outputs[0].bytes() });
+        let args = [sorted.keys, CudaArg::Buffer(buffer), CudaArg::output(0), CudaArg::size(count), sorted.shift];
+        let code = indices.code(Counter::for_sizes(&[]), include_str!("cuda/invert.cu"));
+        let args = args.into_iter().chain([CudaArg::Failure]).collect();
+        launches.push(CudaLaunch::Code { code, blocks: 1, threads: 256, shared_bytes: 0, args });
+        let failure: FailureText = Arc::new(bad_entry);
+        Ok(CudaKernel { scratch_bytes: sorted.scratch_end, failure: Some(failure), ..CudaKernel::new(launches) })
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
     }
 
     fn cases(&self) -> Vec<Case> {

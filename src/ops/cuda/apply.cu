@@ -1,6 +1,6 @@
 // One update step of many variables with dense gradients. The blocks from `end{i - 1}` to `end{i}` are variable `i`'s,
-// TILE elements each. `$update` changes an element `x` of the variable and `a`, `b` of its SLOTS slots, by `g` of the
-// gradient; `$last` is done once. Elements are taken 16 bytes at a time where all buffers lie on 16 bytes.
+// TILE elements each. `update` changes an element `x` of the variable and `a`, `b` of its SLOTS slots, by `g` of the
+// gradient; `last` is done once. Elements are taken 16 bytes at a time where all buffers lie on 16 bytes.
 struct alignas(16) Chunk {
     T at[16 / sizeof(T)];
 };

@@ -1,5 +1,5 @@
 // One update step of those rows of a variable that sorted keys name (row above number of entry). A row's entries are
-// summed in their order before `$update` changes it; or `$update` is done for each, where EACH.
+// summed in their order before `update` changes it; or `update` is done for each, where EACH.
 extern "C" __global__ void ENTRY(volatile u64* failure, u32 node, T* __restrict__ var, T* __restrict__ slot0,
                                  T* __restrict__ slot1, const T* __restrict__ gradient, const u64* __restrict__ keys,
                                  I entries, int key_shift, I width, u32 multiplier, u32 shift$parameters) {

@@ -1,4 +1,4 @@
-// Updates a variable from a value of its size: `$step` makes its new element of `old` and of the value's `x`. Where both
+// Updates a variable from a value of its size: `step` makes its new element of `old` and of the value's `x`. Where both
 // lie on 16 bytes, a thread takes that many at a time. The value may be the variable itself.
 struct alignas(16) Chunk {
     T at[16 / sizeof(T)];

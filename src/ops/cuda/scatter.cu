@@ -1,4 +1,4 @@
-// Puts rows of `x` into those rows of `y` that sorted keys name (index above number of entry): `$step` makes the new
+// Puts rows of `x` into those rows of `y` that sorted keys name (index above number of entry): `step` makes the new
 // value of `old` and of each `x` in turn, in the order of the entries. The first key of an index does all of them.
 extern "C" __global__ void ENTRY(T* __restrict__ y, const T* __restrict__ rows_of_x, const u64* __restrict__ keys,
                                  I entries, I rows, I width, u32 multiplier, u32 shift, int key_shift,
