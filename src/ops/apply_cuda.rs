@@ -1,7 +1,7 @@
-//! The CUDA kernel of `ApplyGradients`: one launch for all variables with dense gradients, as far as its parameters go.
+//! The CUDA kernel of `ApplyGradients`: one launch for all variables with dense gradients, as far as parameters go.
 //!
 //! All row numbers of sparse gradients are checked, and the rows sorted, before the first element is written. Every
-//! launch that writes asks first whether a check of this or another node has failed. The arithmetic is in `apply_rules`.
+//! launch that writes asks first whether a check of this or another node failed. The arithmetic is in `apply_rules`.
 
 use super::apply::{ApplyLayout, UpdateRule, VariableInputs};
 use super::apply_rules::cuda as rules;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Threads of a block, as the texts have it.
 const THREADS: u32 = 256;
 /// Elements that a block updates.
-const TILE: usize = 16 * THREADS as usize;
+const TILE: usize = 8 * THREADS as usize;
 /// Bytes of parameters that a launch may have for its variables: 4 KiB, less those for what they share.
 const PARAMETER_BYTES: usize = 3800;
 

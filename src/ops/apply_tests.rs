@@ -2,6 +2,7 @@
 
 use super::apply::{ApplyGradients, ApplyLayout, UpdateRule};
 use crate::base::{Array, DType};
+use crate::device::cuda::{CudaArg, CudaBuffer, CudaLaunch};
 use crate::device::{Launch, Team, View};
 use crate::graph::{Fact, InferContext, KernelContext, Op, TensorDesc};
 
@@ -194,4 +195,32 @@ fn wrong_inputs_are_refused_by_name() {
     assert_eq!(message, "the gradient of variable 0 must have its shape: want [2], got [3]");
     inputs[4] = Array::zeros(DType::F64, &[2]).expect("small");
     assert!(run(&layout, &mut inputs, 1).expect_err("float64").contains("want float32, got float64"));
+}
+
+/// However many variables there are, no launch has more than 4 KiB of parameters, and together they have all of them.
+#[test]
+fn launches_of_many_variables_keep_within_the_parameters_of_a_kernel() {
+    for rule in UpdateRule::ALL {
+        let layout = ApplyLayout::new(rule, false, vec![false; 300], true);
+        let mut inputs = scalars(rule);
+        inputs.extend((0..300 * (2 + rule.slots().len())).map(|_| vector(&[1.0])));
+        inputs.push(Array::scalar(0i64));
+        let descs: Vec<TensorDesc> =
+            inputs.iter().map(|a| TensorDesc { dtype: a.dtype(), dims: a.dims().into() }).collect();
+        let attrs = layout.attrs();
+        let context = KernelContext { attrs: &attrs, inputs: &descs, outputs: &[], values: &[] };
+        let kernel = ApplyGradients.cuda_kernel(&context).unwrap_or_else(|e| panic!("{}: {e}", rule.name()));
+        let mut given = std::collections::BTreeSet::new();
+        for launch in &kernel.launches {
+            let CudaLaunch::Code { args, .. } = launch else { panic!("want kernels, got {launch:?}") };
+            // No parameter is longer than eight bytes, and each lies on its own length.
+            assert!(args.len() <= 512, "{}: {} parameters", rule.name(), args.len());
+            given.extend(args.iter().filter_map(|a| match a {
+                CudaArg::Buffer(CudaBuffer::Input(i, 0)) => Some(*i),
+                _ => None,
+            }));
+        }
+        assert!(kernel.launches.len() <= 5, "{}: {} launches", rule.name(), kernel.launches.len());
+        assert_eq!(given.len(), inputs.len(), "{}", rule.name());
+    }
 }

@@ -14,6 +14,8 @@ const AT_ONCE: usize = 4;
 const TILE: usize = 32;
 /// An axis shorter than this is not worth tiles.
 const SHORT: usize = 12;
+/// Bytes from which on a copy of what lies together is the device's own.
+const LARGE: usize = 64 * 1024;
 /// Elements of a run that one block copies.
 const PER_BLOCK: usize = 8 * BLOCK as usize;
 /// Runs of one launch, as their parameters must fit in 4 KiB.
@@ -49,6 +51,12 @@ fn launch(dtype: DType, m: &Move) -> Option<CudaLaunch> {
     let bytes = |elements: isize| elements as usize * dtype.size();
     let from = CudaArg::Buffer(CudaBuffer::Input(m.input, bytes(copy.from)));
     let to = CudaArg::Buffer(CudaBuffer::Output(m.output, bytes(copy.to)));
+    // The device's own copy is best at large ones; a small one costs it as much as a launch.
+    if len * dtype.size() >= LARGE && matches!(copy.axes[..], [Axis { from: 1, to: 1, .. }]) {
+        let (from, to) = (bytes(copy.from), bytes(copy.to));
+        let (from, to) = (CudaBuffer::Input(m.input, from), CudaBuffer::Output(m.output, to));
+        return Some(CudaLaunch::Copy { from, to, bytes: len * dtype.size() });
+    }
     let reach = |step: fn(&Axis) -> isize| {
         copy.axes.iter().map(|a| (a.size - 1).saturating_mul(step(a).unsigned_abs())).fold(0, usize::saturating_add)
     };
@@ -123,9 +131,8 @@ fn runs_code(counter: Counter, how: Runs, count: usize) -> CudaCode {
         .collect();
     let choice = choose(count, &|i| {
         let before = if i == 0 { "0".into() } else { format!("end{}", i - 1) };
-        format!(
-            "part = part{i}; len = len{i}; multiplier = multiplier{i}; shift = shift{i}; start = start{i}; before = {before};"
-        )
+        let names = ["part", "len", "multiplier", "shift", "start"];
+        names.map(|name| format!("{name} = {name}{i}; ")).concat() + &format!("before = {before};")
     });
     let text = include_str!("cuda/runs.cu").replace("$parameters", &parameters).replace("$choice", &choice);
     let text = text.replace("$part", part).replace("$whole", whole);

@@ -1,4 +1,4 @@
-//! Generated pieces of CUDA C: the walk over a box of elements in strided views, and the choice of a part by its number.
+//! Generated pieces of CUDA C: the walk over a box of elements in strided views, and the choice of a part by number.
 //!
 //! Sizes are parameters and only the number of axes is text, so that one compilation serves all sizes. Absent: kernels.
 

@@ -1,8 +1,8 @@
 //! Row numbers on CUDA: checked before anything is written, and sorted where several entries may name one row.
 //!
 //! A key is an index above the number of its entry. Keys are sorted in tiles, whose sorted runs are merged two by two;
-//! as no two keys are equal, the order is that of the entries, whatever runs first. What a row gets from several entries
-//! is then added by one thread, in that order. Absent: what is done with the rows.
+//! as no two keys are equal, the order is that of the entries, whatever runs first. What a row gets from several
+//! entries is then added by one thread, in that order. Absent: what is done with the rows.
 
 use super::copy_cuda::moved;
 use super::cuda_index::{ASKING, Counter};

@@ -5,7 +5,8 @@ static __device__ __forceinline__ void put(const T* shape, T* out, i64 rank, i64
     if (axis >= 0) *sum = plus(*sum, shape[axis]);
 }
 
-extern "C" __global__ void ENTRY(const A* asked, T* carry, i64 rank, int resume, volatile u64* failure, u32 node$parameters) {
+extern "C" __global__ void ENTRY(const A* asked, T* carry, i64 rank, int resume, volatile u64* failure,
+                                 u32 node$parameters) {
     i64 axis = *asked;
     T sum = resume ? *carry : 0;
     if (axis < -rank || axis >= rank) {

@@ -1,7 +1,7 @@
 // Slices of `params`, by number: `out[o, i, w] = params[o, indices[i], w]`, or 0 where an index is out of range. The
 // last blocks, which come after `workers` others, check the indices instead, 16384 each.
-extern "C" __global__ void ENTRY(const T* __restrict__ params, const X* __restrict__ indices, T* __restrict__ out, I len,
-                                 I bound, I count, u32 count_multiplier, u32 count_shift, I width,
+extern "C" __global__ void ENTRY(const T* __restrict__ params, const X* __restrict__ indices, T* __restrict__ out,
+                                 I len, I bound, I count, u32 count_multiplier, u32 count_shift, I width,
                                  u32 width_multiplier, u32 width_shift, u32 workers, i64* firsts,
                                  volatile u64* failure, u32 node) {
     if (blockIdx.x >= workers) {

@@ -1,7 +1,7 @@
 // One launch of a reduction of elements `T` with totals `R` to results `O`. A block of 256 threads makes `lanes` lanes
-// for each of `width` results, and merges them as a tree. Several blocks (`parts`) may share a result: then each writes its
-// total, and a second launch merges these. Lanes take at most 64 elements in type `T` before these go into the total.
-// The order of all operations depends on the sizes alone.
+// for each of `width` results, and merges them as a tree. Several blocks (`parts`) may share a result: then each writes
+// its total, and a second launch merges these. Lanes take at most 64 elements in type `T` before these go into the
+// total. The order of all operations depends on the sizes alone.
 // Where `across`, neighbouring threads take neighbouring results (columns), else elements of one result (rows).
 // `kept` and `reduced` give the places of a result's first element and of its others; `finish` makes a result.
 extern "C" __global__ void ENTRY(const T* __restrict__ x, O* __restrict__ y, I results, I length, int parts, int across,

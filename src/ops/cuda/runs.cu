@@ -1,5 +1,6 @@
 // Joins parts into a whole or cuts it into them: part `i` holds `len{i}` elements `T` of each row, from `start{i}` on.
-// The blocks from `end{i - 1}` to `end{i}` are part `i`'s. Parameters, the choice of a part, and the direction are put in.
+// The blocks from `end{i - 1}` to `end{i}` are part `i`'s. Parameters, the choice of a part, and the direction are put
+// in.
 extern "C" __global__ void ENTRY($whole __restrict__ whole, I rows, I width$parameters) {
     u32 block = blockIdx.x, before, multiplier, shift;
     $part part;
