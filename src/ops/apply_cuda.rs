@@ -158,7 +158,7 @@ impl Node<'_> {
     }
 
     fn code(&self, counter: Counter, dtype: DType, scalars: &Scalars, text: &str) -> CudaCode {
-        let text = format!("{}{}", include_str!("cuda/root.cu"), text.replace("$scalars", &scalars.statements));
+        let text = text.replace("$scalars", &scalars.statements);
         let slots = self.layout.rule.slots().len() as i64;
         counter.code(&text).with_type("T", dtype).with_constant("SLOTS", slots)
     }

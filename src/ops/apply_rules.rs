@@ -170,7 +170,7 @@ pub(super) mod cuda {
     use super::UpdateRule;
 
     /// What is computed once: Adam's rate with the bias corrections in it, from the powers `p0` and `p1`.
-    pub const ALPHA: &str = "T alpha = h0 * root(one - p1) / (one - p0);";
+    pub const ALPHA: &str = "T alpha = h0 * turret_sqrt(one - p1) / (one - p0);";
 
     /// [`Step::dense`](super::Step::dense).
     pub fn dense(rule: UpdateRule, nesterov: bool) -> &'static str {
@@ -179,16 +179,16 @@ pub(super) mod cuda {
             (UpdateRule::Momentum, false) => "a = a * h1 + g; x = x - a * h0;",
             (UpdateRule::Momentum, true) => "a = a * h1 + g; x = x - (g * h0 + a * h1 * h0);",
             (UpdateRule::Adam, false) => {
-                "a = a + (g - a) * (one - h1); b = b + (g * g - b) * (one - h2); x = x - (a * alpha) / (root(b) + h3);"
+                "a = a + (g - a) * (one - h1); b = b + (g * g - b) * (one - h2); x = x - (a * alpha) / (turret_sqrt(b) + h3);"
             }
             (UpdateRule::Adam, true) => {
                 "a = a + (g - a) * (one - h1); b = b + (g * g - b) * (one - h2); \
-                 x = x - ((g * (one - h1) + h1 * a) * alpha) / (root(b) + h3);"
+                 x = x - ((g * (one - h1) + h1 * a) * alpha) / (turret_sqrt(b) + h3);"
             }
             (UpdateRule::RmsProp, _) => {
-                "a = a + (g * g - a) * (one - h1); b = b * h2 + (g * h0) / root(a + h3); x = x - b;"
+                "a = a + (g * g - a) * (one - h1); b = b * h2 + (g * h0) / turret_sqrt(a + h3); x = x - b;"
             }
-            (UpdateRule::Adagrad, _) => "a = a + g * g; x = x - (g * h0) * (one / root(a));",
+            (UpdateRule::Adagrad, _) => "a = a + g * g; x = x - (g * h0) * (one / turret_sqrt(a));",
         }
     }
 
@@ -196,7 +196,7 @@ pub(super) mod cuda {
     pub fn sparse(rule: UpdateRule, nesterov: bool) -> &'static str {
         match rule {
             UpdateRule::RmsProp => {
-                "a = a * h1 + g * g * (one - h1); b = b * h2 + (one / root(a + h3)) * h0 * g; x = x - b;"
+                "a = a * h1 + g * g * (one - h1); b = b * h2 + (one / turret_sqrt(a + h3)) * h0 * g; x = x - b;"
             }
             _ => dense(rule, nesterov),
         }
@@ -207,5 +207,5 @@ pub(super) mod cuda {
     /// [`Step::scatter`](super::Step::scatter).
     pub const SCATTER: &str = "a = a + g * (one - h1); b = b + (g * g) * (one - h2);";
     /// [`Step::move_all`](super::Step::move_all).
-    pub const MOVE_ALL: &str = "x = x - alpha * a / (root(b) + h3);";
+    pub const MOVE_ALL: &str = "x = x - alpha * a / (turret_sqrt(b) + h3);";
 }

@@ -1,10 +1,9 @@
 //! Ops that pass their input on: `StopGradient`, and `Print`, which shows tensors as a step runs.
 
 use super::like_input;
+use super::no_kernel;
 use super::support::{by_dtype, node};
-use super::{no_cuda_kernel, no_kernel};
 use crate::base::Array;
-use crate::device::cuda::CudaKernel;
 use crate::device::{CpuKernel, Launch};
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
 use std::fmt::Write as _;
@@ -33,14 +32,6 @@ impl Op for StopGradient {
 
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         no_kernel()
-    }
-
-    fn cuda_kernel(&self, _c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        no_cuda_kernel()
-    }
-
-    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
-        true
     }
 
     fn cases(&self) -> Vec<Case> {

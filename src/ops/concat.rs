@@ -197,7 +197,7 @@ impl Op for ConcatOffset {
                 shapes.clone().map(|i| format!("put(shape{i}, out{i}, rank, axis, &sum);\n    ")).collect();
             let text =
                 include_str!("cuda/concat_offset.cu").replace("$parameters", &parameters).replace("$each", &each);
-            let code = CudaCode::new(format!("{}{text}", include_str!("cuda/number.cu")));
+            let code = CudaCode::new(text);
             let code = code.with_type("T", c.inputs[1].dtype).with_type("A", c.inputs[0].dtype);
             let shared = [CudaArg::input(0), CudaArg::Buffer(CudaBuffer::Scratch(0)), CudaArg::size(rank)];
             let args = shared.into_iter().chain([CudaArg::I32((start > 0).into()), CudaArg::Failure]);

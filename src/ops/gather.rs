@@ -288,7 +288,7 @@ impl Op for UnsortedSegmentSum {
         launches.extend(sorted.launches.iter().cloned());
         if bytes > 0 {
             let (y, x) = (CudaArg::output(0), CudaArg::input(0));
-            launches.push(ids.scatter("plus(old, x)", dtype, width, y, x, &sorted));
+            launches.push(ids.scatter("turret_plus(old, x)", dtype, width, y, x, &sorted));
         }
         let failure: FailureText = Arc::new(move |entry, id| bad_segment(entry, id, segments));
         let scratch_bytes = sorted.scratch_end;

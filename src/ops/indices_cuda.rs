@@ -109,8 +109,7 @@ impl Indices {
         sorted: &Sorted,
     ) -> CudaLaunch {
         let counter = Counter::for_sizes(&[self.count * width, self.bound * width]);
-        let text = format!("{}{}", include_str!("cuda/number.cu"), include_str!("cuda/scatter.cu"));
-        let code = counter.code(&text.replace("$step", step)).with_type("T", dtype);
+        let code = counter.code(&include_str!("cuda/scatter.cu").replace("$step", step)).with_type("T", dtype);
         let sizes = [counter.size(self.count), counter.size(self.bound)];
         let args = [y, x, sorted.keys].into_iter().chain(sizes).chain(counter.divisor(width));
         CudaLaunch::elements(code, (self.count * width).min(ASKING), args.chain([sorted.shift, CudaArg::Failure]))

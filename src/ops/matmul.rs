@@ -101,12 +101,11 @@ impl Op for MatMul {
                 relu: false,
             }),
             DType::I32 | DType::I64 => {
-                let text = concat!(include_str!("cuda/number.cu"), include_str!("cuda/matmul.cu"));
+                let code = CudaCode::new(include_str!("cuda/matmul.cu")).with_type("T", dtype);
                 let steps = kernel::Sizes::new(m, k, n, (transpose_a, transpose_b)).steps();
                 let sizes = [m, n, k].into_iter().chain(steps).map(CudaArg::size);
                 let args = [a, b, to].map(CudaArg::Buffer).into_iter().chain(sizes).collect();
                 let blocks = (m.div_ceil(16) * n.div_ceil(16)) as u32;
-                let code = CudaCode::new(text).with_type("T", dtype);
                 CudaLaunch::Code { code, blocks, threads: 256, shared_bytes: 0, args }
             }
             DType::Bool => return Err("bool has no arithmetic".into()),

@@ -24,10 +24,10 @@ mod compare;
 mod concat;
 mod constant;
 mod copy;
-mod cuda_rows;
-mod cuda_values;
 mod copy_cuda;
 mod cuda_index;
+mod cuda_rows;
+mod cuda_values;
 mod cumulative;
 mod elementwise;
 mod functions;
@@ -225,9 +225,4 @@ fn like_input(c: &crate::graph::InferContext<'_>) -> Result<Vec<crate::graph::Fa
 /// The kernel of ops that never run: their output is another's buffer, or they have none.
 fn no_kernel() -> Result<crate::device::CpuKernel, String> {
     Ok(Box::new(|_| Ok(())))
-}
-
-/// The same on CUDA.
-fn no_cuda_kernel() -> Result<crate::device::cuda::CudaKernel, String> {
-    Ok(crate::device::cuda::CudaKernel::default())
 }

@@ -2,7 +2,7 @@
 
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
-use crate::graph::{Attrs, Fact, Graph, InferContext, KernelContext, Op, Tensor, Traits};
+use crate::graph::{Fact, Graph, InferContext, KernelContext, Op, Tensor, Traits};
 
 /// TensorFlow's `Placeholder`, with attributes `dtype` and `shape`.
 pub struct Placeholder;
@@ -28,10 +28,6 @@ impl Op for Placeholder {
 
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         Err("a placeholder has to be fed".into())
-    }
-
-    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
-        true
     }
 }
 

@@ -31,24 +31,16 @@ pub(super) enum Start {
 }
 
 pub(super) const SUM: CudaFold =
-    CudaFold { start: Start::Zero, step: "plus(lane, x)", merge: "plus(a, b)", finish: "total" };
+    CudaFold { start: Start::Zero, step: "turret_plus(lane, x)", merge: "turret_plus(a, b)", finish: "total" };
 pub(super) const MEAN: CudaFold = CudaFold { finish: "total / count", ..SUM };
 pub(super) const HALF_SUM_OF_SQUARES: CudaFold =
-    CudaFold { step: "plus(lane, times(x, x))", finish: "total / 2", ..SUM };
+    CudaFold { step: "turret_plus(lane, turret_times(x, x))", finish: "total / 2", ..SUM };
 pub(super) const PRODUCT: CudaFold =
-    CudaFold { start: Start::One, step: "times(lane, x)", merge: "times(a, b)", finish: "total" };
-pub(super) const LARGEST: CudaFold = CudaFold {
-    start: Start::Lowest,
-    step: "lane > x || lane != lane ? lane : x",
-    merge: "a > b || a != a ? a : b",
-    finish: "total",
-};
-pub(super) const SMALLEST: CudaFold = CudaFold {
-    start: Start::Highest,
-    step: "lane < x || lane != lane ? lane : x",
-    merge: "a < b || a != a ? a : b",
-    finish: "total",
-};
+    CudaFold { start: Start::One, step: "turret_times(lane, x)", merge: "turret_times(a, b)", finish: "total" };
+pub(super) const LARGEST: CudaFold =
+    CudaFold { start: Start::Lowest, step: "turret_larger(lane, x)", merge: "turret_larger(a, b)", finish: "total" };
+pub(super) const SMALLEST: CudaFold =
+    CudaFold { start: Start::Highest, step: "turret_smaller(lane, x)", merge: "turret_smaller(a, b)", finish: "total" };
 pub(super) const ALL: CudaFold =
     CudaFold { start: Start::One, step: "lane & (x != 0)", merge: "a & b", finish: "total" };
 pub(super) const ANY: CudaFold =
@@ -169,11 +161,9 @@ impl Round {
         let kept = Walk::new("kept", self.counter, 1, self.kept);
         let reduced = Walk::new("reduced", self.counter, 1, self.folded);
         let fold = format!(
-            "{}static __device__ __forceinline__ R merge(R a, R b) {{ return {}; }}\n\
+            "static __device__ __forceinline__ R merge(R a, R b) {{ return {}; }}\n\
              static __device__ __forceinline__ T step(T lane, T x) {{ return {}; }}\n",
-            include_str!("cuda/number.cu"),
-            self.fold.merge,
-            self.fold.step
+            self.fold.merge, self.fold.step
         );
         let text = kept.put(&reduced.put(include_str!("cuda/reduce.cu"))).replace("$finish", finish);
         let parameter = parameter_type(self.total);

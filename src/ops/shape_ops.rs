@@ -2,11 +2,10 @@
 //!
 //! Absent: shapes as values (`shape_facts.rs`) and ops that move elements (`tile.rs`).
 
+use super::no_kernel;
 use super::values::{case, float, ints};
-use super::{no_cuda_kernel, no_kernel};
 use crate::base::{Array, Shape};
 use crate::device::CpuKernel;
-use crate::device::cuda::CudaKernel;
 use crate::graph::{
     Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
 };
@@ -111,14 +110,6 @@ impl Op for Reshape {
         no_kernel()
     }
 
-    fn cuda_kernel(&self, _c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        no_cuda_kernel()
-    }
-
-    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
-        true
-    }
-
     fn cases(&self) -> Vec<Case> {
         let x = |dims: &[usize]| float(dims, &[1.0, -2.0, 3.0, 4.5, 5.0, -6.0]);
         vec![
@@ -181,14 +172,6 @@ impl Op for ExpandDims {
         no_kernel()
     }
 
-    fn cuda_kernel(&self, _c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        no_cuda_kernel()
-    }
-
-    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
-        true
-    }
-
     fn cases(&self) -> Vec<Case> {
         let x = |dims: &[usize]| float(dims, &[1.0, -2.0, 3.0, 4.5, 5.0, -6.0]);
         vec![
@@ -245,14 +228,6 @@ impl Op for Squeeze {
 
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         no_kernel()
-    }
-
-    fn cuda_kernel(&self, _c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        no_cuda_kernel()
-    }
-
-    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
-        true
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -4,9 +4,9 @@ use super::copy_cuda::moved;
 use super::cuda_index::{ASKING, Counter};
 use super::identity::Identity;
 use super::initializer::initial_value;
+use super::no_kernel;
 use super::support::sized;
 use super::support::{build, node, scoped};
-use super::{no_cuda_kernel, no_kernel};
 use crate::base::{Array, Code, DType, Diagnostic, IntoShape, Shape, SourceLine, num_elements};
 use crate::device::CpuKernel;
 use crate::device::cuda::{CudaArg, CudaKernel};
@@ -40,14 +40,6 @@ impl Op for VariableV2 {
 
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         no_kernel()
-    }
-
-    fn cuda_kernel(&self, _c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        no_cuda_kernel()
-    }
-
-    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
-        true
     }
 }
 
@@ -93,8 +85,8 @@ impl Op for Assign {
 
 /// The CUDA kernel that makes each element of variable 0 of its `old` value and the element `x` of input 1.
 pub(super) fn cuda_update(step: &str, dtype: DType, len: usize) -> CudaKernel {
-    let text = format!("{}{}", include_str!("cuda/number.cu"), include_str!("cuda/assign.cu"));
-    let code = Counter::for_sizes(&[]).code(&text.replace("$step", step)).with_type("T", dtype);
+    let text = include_str!("cuda/assign.cu").replace("$step", step);
+    let code = Counter::for_sizes(&[]).code(&text).with_type("T", dtype);
     let threads = len.div_ceil(4).min(ASKING);
     let args = [CudaArg::input(0), CudaArg::input(1), CudaArg::size(len), CudaArg::Failure];
     CudaKernel::elements(code, threads, args)

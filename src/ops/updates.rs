@@ -86,7 +86,7 @@ macro_rules! accumulating {
             }
 
             fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-                let step = concat!(stringify!($how), "(old, x)");
+                let step = concat!("turret_", stringify!($how), "(old, x)");
                 Ok(cuda_update(step, c.inputs[0].dtype, c.inputs[0].len()))
             }
 
@@ -158,8 +158,8 @@ fn scatter_cuda_kernel(c: &KernelContext<'_>, how: Scatter) -> Result<CudaKernel
         return Ok(CudaKernel::default());
     }
     let step = match how {
-        Scatter::Add => "plus(old, x)",
-        Scatter::Sub => "minus(old, x)",
+        Scatter::Add => "turret_plus(old, x)",
+        Scatter::Sub => "turret_minus(old, x)",
         Scatter::Update => "x",
     };
     let mut sorted = indices.sort(0, true);

@@ -1,10 +1,6 @@
 // One update step of many variables with dense gradients. The blocks from `end{i - 1}` to `end{i}` are variable `i`'s,
 // TILE elements each. `update` changes an element `x` of the variable and `a`, `b` of its SLOTS slots, by `g` of the
 // gradient; `last` is done once. Elements are taken 16 bytes at a time where all buffers lie on 16 bytes.
-struct alignas(16) Chunk {
-    T at[16 / sizeof(T)];
-};
-
 extern "C" __global__ void ENTRY(volatile u64* failure, u32 node$parameters) {
     if (block_failed(failure)) return;
     $scalars
@@ -18,17 +14,17 @@ extern "C" __global__ void ENTRY(volatile u64* failure, u32 node$parameters) {
     i64 start = (i64)(block - before) * TILE, end = start + TILE < count ? start + TILE : count;
     if ((((u64)var | (u64)slot0 | (u64)slot1 | (u64)gradient) & 15) == 0) {
         for (i64 i = start / SIZE + threadIdx.x; i < end / SIZE; i += 256) {
-            Chunk xs = ((Chunk*)var)[i], gs = ((const Chunk*)gradient)[i], as = xs, bs = xs;
-            if (SLOTS > 0) as = ((Chunk*)slot0)[i];
-            if (SLOTS > 1) bs = ((Chunk*)slot1)[i];
+            auto xs = turret_load<SIZE>(var + i * SIZE), gs = turret_load<SIZE>(gradient + i * SIZE), as = xs, bs = xs;
+            if (SLOTS > 0) as = turret_load<SIZE>(slot0 + i * SIZE);
+            if (SLOTS > 1) bs = turret_load<SIZE>(slot1 + i * SIZE);
 #pragma unroll
             for (int j = 0; j < SIZE; j++) {
-                T &x = xs.at[j], &a = as.at[j], &b = bs.at[j], g = gs.at[j];
+                T &x = xs.v[j], &a = as.v[j], &b = bs.v[j], g = gs.v[j];
                 $update
             }
-            ((Chunk*)var)[i] = xs;
-            if (SLOTS > 0) ((Chunk*)slot0)[i] = as;
-            if (SLOTS > 1) ((Chunk*)slot1)[i] = bs;
+            turret_store<SIZE>(var + i * SIZE, xs);
+            if (SLOTS > 0) turret_store<SIZE>(slot0 + i * SIZE, as);
+            if (SLOTS > 1) turret_store<SIZE>(slot1 + i * SIZE, bs);
         }
         start = end / SIZE * SIZE;
     }

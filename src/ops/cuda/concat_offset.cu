@@ -2,7 +2,7 @@
 // holds the sum from launch to launch.
 static __device__ __forceinline__ void put(const T* shape, T* out, i64 rank, i64 axis, T* sum) {
     for (i64 i = 0; i < rank; i++) out[i] = i == axis ? *sum : 0;
-    if (axis >= 0) *sum = plus(*sum, shape[axis]);
+    if (axis >= 0) *sum = turret_plus(*sum, shape[axis]);
 }
 
 extern "C" __global__ void ENTRY(const A* asked, T* carry, i64 rank, int resume, volatile u64* failure,

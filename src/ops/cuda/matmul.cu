@@ -12,7 +12,7 @@ extern "C" __global__ void ENTRY(const T* __restrict__ a, const T* __restrict__ 
         right[row][column] = j < n && p + row < k ? b[(p + row) * b_row + j * b_column] : 0;
         __syncthreads();
 #pragma unroll
-        for (int q = 0; q < 16; q++) sum = plus(sum, times(left[row][q], right[q][column]));
+        for (int q = 0; q < 16; q++) sum = turret_plus(sum, turret_times(left[row][q], right[q][column]));
         __syncthreads();
     }
     if (i < m && j < n) c[i * n + j] = sum;
