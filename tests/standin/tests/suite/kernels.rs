@@ -120,7 +120,7 @@ fn what_a_kernel_may_not_do_fails_its_context() {
     let Some(lab) = lab() else { return };
     let cases = [
         ("half_barrier", CUDA_ERROR_LAUNCH_FAILED, "divergent barrier"),
-        ("half_warp", CUDA_ERROR_LAUNCH_FAILED, "lanes"),
+        ("half_warp", CUDA_ERROR_LAUNCH_FAILED, "warp"),
         ("beyond", CUDA_ERROR_ILLEGAL_ADDRESS, "no live allocation"),
         ("before", CUDA_ERROR_ILLEGAL_ADDRESS, "no live allocation"),
         ("nowhere", CUDA_ERROR_ILLEGAL_ADDRESS, "nowhere"),
