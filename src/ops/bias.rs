@@ -125,7 +125,8 @@ impl Op for BiasAdd {
         let (dtype, dims) = (c.outputs[0].dtype, &c.outputs[0].dims);
         let after = dims.len() - 1 - channels(c.attrs, dims.len())?;
         let bias: Dims = c.inputs[1].dims.iter().copied().chain(std::iter::repeat_n(1, after)).collect();
-        let step = MapStep { map: CudaMap::new(CudaMap::SUM), dtype, operands: vec![Operand::Input(0), Operand::Input(1)] };
+        let step =
+            MapStep { map: CudaMap::new(CudaMap::SUM), dtype, operands: vec![Operand::Input(0), Operand::Input(1)] };
         map_kernel(&[step], &[(dtype, dims.clone()), (dtype, bias)], dims)
     }
 
