@@ -181,7 +181,8 @@ fn text(chain: &Chain, inputs: &[&Source], grid: &Grid, wide: bool) -> String {
     taken.extend(["i64 first".to_string(), "i64 end".to_string()]);
     taken.extend(declared(&sizes));
     let _ = writeln!(text, "template <int W> static __device__ __forceinline__ void run({}) {{", list(taken));
-    text.push_str("    for (i64 i = first + TURRET_FIRST * W; i < end; i += TURRET_STRIDE * W) {\n");
+    // Most threads go round once, for which unrolling would only work out how often.
+    text.push_str("#pragma unroll 1\n    for (i64 i = first + TURRET_FIRST * W; i < end; i += TURRET_STRIDE * W) {\n");
     if strided {
         let index = if wide { "i64" } else { "u32" };
         let _ = writeln!(text, "        const {index} at{0} = ({index})i;", grid.axes.len() - 1);

@@ -9,7 +9,12 @@ extern "C" __global__ void __launch_bounds__(PER > 0 || sizeof(T) > 4 ? 256 : 51
         auto part = [=](i64 c, T, T log, T most) { return c == own ? log - (in[c] - most) : T(0); };
         const T loss = cross_entropy(in, backs + row * classes, classes, share, part);
         if (team_first() == 0) {
-            if (own < 0 || own >= classes) turret_fail(failure, node, row, own);
+            if (own < 0 || own >= classes) {
+                // The first such row is told, whichever comes first to here.
+                i64 first = 0;
+                while (labels[first] >= 0 && labels[first] < classes) first++;
+                if (first == row) turret_fail(failure, node, row, own);
+            }
             losses[row] = loss;
         }
     }

@@ -5,7 +5,7 @@
 // depends on the row's length alone.
 
 // How far loops over a thread's elements are unrolled: wholly, where the elements are in registers.
-static constexpr int UNROLL = PER > 0 ? (int)PER : sizeof(T) > 4 ? 1 : 4;
+static constexpr int UNROLL = PER > 0 ? (int)PER : sizeof(T) > 4 ? 1 : 2;
 
 static __device__ __forceinline__ i64 team_first() { return PER > 0 ? threadIdx.x % 32 : threadIdx.x; }
 static __device__ __forceinline__ i64 team_size() { return PER > 0 ? 32 : blockDim.x; }
