@@ -27,5 +27,7 @@ mod fixtures;
 mod gpus;
 #[path = "suite/house.rs"]
 mod house;
+#[path = "suite/kernels.rs"]
+mod kernels;
 #[path = "suite/robust/mod.rs"]
 mod robust;

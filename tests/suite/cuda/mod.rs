@@ -7,6 +7,7 @@ mod faults;
 mod nccl;
 mod ops;
 mod program;
+mod sizes;
 mod steps;
 
 use std::path::PathBuf;
@@ -64,6 +65,11 @@ fn run_tests(filters: &[&str], gpus: usize, seed: u64, vars: &[(&str, &str)]) {
 #[test]
 fn every_op_of_the_table_agrees_with_the_host() {
     run_tests(&["cuda::ops::child"], 1, 1, &[]);
+}
+
+#[test]
+fn kernels_agree_with_the_host_at_every_size() {
+    run_tests(&["cuda::sizes::child"], 1, 1, &[]);
 }
 
 #[test]
