@@ -48,6 +48,54 @@ fn map(size: usize, protection: i32) -> usize {
     if at == libc::MAP_FAILED { 0 } else { at as usize }
 }
 
+/// Bytes of the files whose pages stand for fresh memory until they are written.
+const PATTERN: usize = 4 << 20;
+
+/// A file in memory that is full of one byte; -1 where the system gives none.
+fn pattern_file(byte: u8) -> i32 {
+    // SAFETY: plain calls; the descriptor is this process's own.
+    unsafe {
+        let file = libc::memfd_create(c"turret-standin".as_ptr(), 0);
+        let bytes = vec![byte; PATTERN];
+        let whole = file >= 0 && libc::write(file, bytes.as_ptr().cast(), PATTERN) == PATTERN as isize;
+        if whole { file } else { -1 }
+    }
+}
+
+/// Fills a stretch with a byte. Whole pages of a long one are a private view of a file with that byte, so that memory
+/// that nobody uses costs nothing.
+///
+/// # Safety
+/// The stretch is accessible and nobody else's.
+unsafe fn fill(at: usize, len: usize, byte: u8) {
+    static FILES: [std::sync::OnceLock<i32>; 2] = [std::sync::OnceLock::new(), std::sync::OnceLock::new()];
+    let (mut from, upto) = (at.div_ceil(PAGE) * PAGE, (at + len) / PAGE * PAGE);
+    // SAFETY: by the contract; mapped pages lie in the stretch.
+    unsafe {
+        if upto <= from + PATTERN / 4 {
+            return std::ptr::write_bytes(at as *mut u8, byte, len);
+        }
+        std::ptr::write_bytes(at as *mut u8, byte, from - at);
+        std::ptr::write_bytes(upto as *mut u8, byte, at + len - upto);
+        let (flags, file) = match byte {
+            0 => (libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1),
+            _ => {
+                let which = usize::from(byte != 0xFF);
+                (libc::MAP_PRIVATE | libc::MAP_FIXED, *FILES[which].get_or_init(|| pattern_file(byte)))
+            }
+        };
+        while from < upto {
+            let n = if byte == 0 { upto - from } else { (upto - from).min(PATTERN) };
+            let mapped = byte == 0 || file >= 0;
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            if !mapped || libc::mmap(from as *mut _, n, protection, flags, file, 0) == libc::MAP_FAILED {
+                std::ptr::write_bytes(from as *mut u8, byte, n);
+            }
+            from += n;
+        }
+    }
+}
+
 impl Space {
     /// Reserves addresses for a number of GPUs with so many bytes each.
     pub fn new(gpus: usize, limit: usize) -> Space {
@@ -113,8 +161,8 @@ impl Space {
         let at = self.take(part, room + ALIGN, align).ok_or(OUT_OF_MEMORY)?;
         // SAFETY: the stretch was just taken and made accessible.
         unsafe {
-            std::ptr::write_bytes(at as *mut u8, 0xFF, room);
-            std::ptr::write_bytes(self.shadow(at), LIVE, size);
+            fill(at, room, 0xFF);
+            fill(self.shadow(at) as usize, size, LIVE);
         }
         self.used[part] += room;
         self.allocs.insert(at, Alloc { size, context, gpu, room });
@@ -155,14 +203,10 @@ impl Space {
         let part = alloc.gpu.unwrap_or(self.gpus);
         self.used[part] -= alloc.room;
         self.freed[part].push((host, alloc.room + ALIGN));
-        let pages = (host.div_ceil(PAGE) * PAGE, (host + alloc.room) / PAGE * PAGE);
         // SAFETY: the stretch belonged to the allocation, which nobody may use any more.
         unsafe {
-            std::ptr::write_bytes(self.shadow(host), 0, alloc.size);
-            if pages.1 > pages.0 + 16 * PAGE {
-                libc::madvise(pages.0 as *mut _, pages.1 - pages.0, libc::MADV_DONTNEED);
-                libc::madvise(self.shadow(pages.0) as *mut _, pages.1 - pages.0, libc::MADV_DONTNEED);
-            }
+            fill(self.shadow(host) as usize, alloc.size, 0);
+            fill(host, alloc.room, 0xFF);
         }
         true
     }
