@@ -279,7 +279,15 @@ impl CudaStep {
     pub fn wait(&self, segment: usize) -> Result<(), StepFailure> {
         let part = &self.segments[segment];
         let stream = self.gpus[part.origin].stream(Lane::Compute);
-        stream.synchronize().map_err(|e| self.failed(None, part.origin, e))
+        stream.synchronize().map_err(|e| self.failed(None, part.origin, e))?;
+        // All is done, but only its own calls tell that a GPU was lost.
+        let mut asked = part.origin;
+        for (gpu, lane, _) in &part.others {
+            if std::mem::replace(&mut asked, *gpu) != *gpu {
+                self.gpus[*gpu].stream(*lane).synchronize().map_err(|e| self.failed(None, *gpu, e))?;
+            }
+        }
+        Ok(())
     }
 
     /// Waits for all that was enqueued, whatever became of it, and notes contexts that were lost; true if any was.

@@ -133,11 +133,15 @@ fn faults_give_their_errors() {
         "child_an_illegal_address",
         "child_a_gpu_falls",
     ];
+    // What is compiled must not be there from an earlier test.
+    let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels-of-faults");
+    let _ = std::fs::remove_dir_all(&cache);
+    let vars = [("TURRET_CACHE", cache.to_str().expect("a path in UTF-8"))];
     for child in children {
         let exact = child == "child_an_illegal_address";
         let name = format!("cuda::faults::{child}");
         let filters: &[&str] = if exact { &["--exact", &name] } else { &[&name] };
-        run_tests(filters, 2, 11, &[]);
+        run_tests(filters, 2, 11, &vars);
     }
 }
 
