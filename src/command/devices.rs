@@ -4,9 +4,8 @@ use super::options::GlobalOptions;
 use super::{print, print_json};
 use anyhow::Result;
 use serde::Serialize;
-use turret::device::cuda::{self, Library};
 use turret::device::{DeviceInfo, DeviceKind, Machine};
-use turret::report::{human_bytes, table};
+use turret::report::{CudaReport, human_bytes, table};
 
 pub(super) fn devices(global: &GlobalOptions) -> Result<()> {
     let machine = global.machine()?;
@@ -19,67 +18,13 @@ pub(super) fn devices(global: &GlobalOptions) -> Result<()> {
     });
     let mut text = table(&["device", "full name", "kind", "physical", "memory"], &[], rows);
     text.push_str(&format!("\nGPU to GPU: {}\n", links_in_words(&machine)));
-    let found = Cuda::find();
-    let rows = found.libraries.iter().map(|l| {
-        let not_found = format!("{} was ", l.file);
-        let why_not = l.why_not.as_ref().map(|w| w.strip_prefix(&not_found).unwrap_or(w).to_string());
-        let state = why_not.unwrap_or_else(|| "found".into());
-        vec![l.file.to_string(), l.purpose.to_string(), state]
-    });
-    text.push_str(&format!("\n{}\n", found.in_words()));
-    text.push_str(&table(&["CUDA library", "what for", "state"], &[], rows));
+    text.push_str(&format!("\n{}", CudaReport::find().text()));
     print(&text)
 }
 
 /// The most bytes that sessions may take: the limit, or what the card has.
 fn memory_bytes(device: &DeviceInfo) -> Option<u64> {
     device.memory_limit.or(device.cuda.as_ref().map(|c| c.memory_bytes))
-}
-
-/// What of CUDA is there.
-#[derive(Serialize)]
-struct Cuda {
-    driver_version: Option<String>,
-    gpus: usize,
-    why_not: Option<String>,
-    libraries: Vec<LibraryRow>,
-}
-
-#[derive(Serialize)]
-struct LibraryRow {
-    file: &'static str,
-    purpose: &'static str,
-    needed: bool,
-    found: bool,
-    why_not: Option<String>,
-}
-
-impl Cuda {
-    fn find() -> Cuda {
-        let libraries = Library::ALL.iter().map(|l| {
-            let why_not = cuda::find(*l).err();
-            let (file, purpose, needed) = (l.file(), l.purpose(), l.is_needed());
-            LibraryRow { file, purpose, needed, found: why_not.is_none(), why_not }
-        });
-        let libraries: Vec<LibraryRow> = libraries.collect();
-        let count = cuda::device_count();
-        let missing = libraries.iter().find(|l| l.needed && !l.found).and_then(|l| l.why_not.clone());
-        Cuda {
-            driver_version: cuda::driver_version().ok(),
-            gpus: *count.as_ref().unwrap_or(&0),
-            why_not: count.err().or(missing),
-            libraries,
-        }
-    }
-
-    fn in_words(&self) -> String {
-        let gpus = if self.gpus == 1 { "1 GPU".to_string() } else { format!("{} GPUs", self.gpus) };
-        match (&self.why_not, &self.driver_version) {
-            (Some(why), _) => format!("CUDA cannot be used: {why}"),
-            (None, Some(version)) => format!("CUDA can be used: {gpus}, driver for CUDA {version} (--devices cuda)"),
-            (None, None) => format!("CUDA can be used: {gpus} (--devices cuda)"),
-        }
-    }
 }
 
 fn kind(kind: DeviceKind) -> &'static str {
@@ -116,7 +61,7 @@ struct LinkRow {
 struct Rows {
     devices: Vec<DeviceRow>,
     links: Vec<LinkRow>,
-    cuda: Cuda,
+    cuda: CudaReport,
 }
 
 impl Rows {
@@ -138,7 +83,7 @@ impl Rows {
             to: b.short_name(),
             direct: machine.has_direct_link(a.id, b.id),
         });
-        Rows { devices: devices.collect(), links: links.collect(), cuda: Cuda::find() }
+        Rows { devices: devices.collect(), links: links.collect(), cuda: CudaReport::find() }
     }
 }
 

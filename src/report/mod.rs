@@ -5,6 +5,7 @@
 
 mod constants;
 mod copies;
+mod cuda;
 mod dot;
 mod listing;
 mod memory;
@@ -17,6 +18,7 @@ mod timeline;
 
 pub use constants::{SHOWN_BYTES, describe_array};
 pub use copies::{AllReduceRow, CopyRow, CopyTable};
+pub use cuda::{CudaReport, LibraryRow};
 pub use dot::dot_quote;
 pub use listing::{gradient_listing, variable_listing};
 pub use memory::{MemoryRow, MemoryTable};

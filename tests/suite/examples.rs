@@ -16,7 +16,7 @@ fn read(path: &str) -> String {
 }
 
 /// The binary of an example, built with the profile of this test.
-fn example_binary(name: &str) -> PathBuf {
+pub fn example_binary(name: &str) -> PathBuf {
     static BUILD: Once = Once::new();
     let test = std::env::current_exe().expect("a test knows its own path");
     let folder = test.ancestors().nth(2).expect("tests are in PROFILE/deps").join("examples");
@@ -130,6 +130,17 @@ fn tables_are_printed_for_each_rule() {
         assert!(tables.contains(&format!("== variables: {rule}")), "{tables}");
         assert_eq!(costs.matches(rule).count(), 3, "{costs}");
     }
+}
+
+#[test]
+fn without_cuda_there_is_nothing_to_check() {
+    let mut command = Command::new(example_binary("device_check"));
+    // Where there are GPUs, the driver hides them.
+    let output = command.env("CUDA_VISIBLE_DEVICES", "-1").arg("--quick").output().expect("it starts");
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{out}{error}");
+    assert!(error.starts_with("Error: there is no CUDA GPU to check: libcuda.so "), "{error}");
+    assert!(out.starts_with("CUDA cannot be used: libcuda.so ") && out.contains("| libnvrtc.so "), "{out}");
 }
 
 #[test]

@@ -146,6 +146,19 @@ fn faults_give_their_errors() {
 }
 
 #[test]
+fn the_device_check_passes() {
+    for gpus in [1, 2] {
+        let program = crate::examples::example_binary("device_check");
+        let Some(mut command) = with_stand_in(&program, gpus, 1) else { return };
+        let output = command.arg("--quick").output().expect("it starts");
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        let last = String::from_utf8_lossy(&output.stdout).lines().last().unwrap_or_default().to_string();
+        assert!(last.ends_with(" passed, 0 failed") && !text.contains("RACE"), "{text}");
+    }
+}
+
+#[test]
 fn sums_over_gpus_are_right_in_any_order() {
     for (gpus, seed) in [(2, 1), (2, 2), (4, 3), (4, 4)] {
         run_tests(&["cuda::nccl::child"], gpus, seed, &[]);
