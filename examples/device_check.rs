@@ -63,9 +63,9 @@ impl Part {
     fn budget(self) -> Duration {
         Duration::from_secs(match self {
             Part::Ops => 150,
-            Part::Training => 90,
-            Part::Errors => 30,
-            Part::Speed => 180,
+            Part::Training => 80,
+            Part::Errors => 25,
+            Part::Speed => 165,
         })
     }
 

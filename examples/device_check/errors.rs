@@ -23,7 +23,7 @@ fn gather(machine: Machine, device: &str) -> Result<turret::Error, String> {
     let (rows, counter, bump) = g.device(device, || {
         let table = Array::new(&[5, 2], &[0.0f32, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]);
         let table = g.get_variable("table", [5, 2], table.map_or(Init::Zeros, Init::data));
-        let counter = g.get_variable("counter", [4], Init::Zeros);
+        let counter = g.get_variable("counter", [], Init::Zeros);
         let rows = g.name_scope("look", || table.value().gather(ids, 0));
         (rows, counter, counter.assign_add(rows.sum()))
     });

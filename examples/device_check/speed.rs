@@ -119,7 +119,8 @@ impl Row {
             }),
         };
         let (x, target) = (input("input", &inputs), input("target", &targets));
-        let (xs, ts) = (towers.split(x), towers.split(target));
+        let split = || (towers.split(x), towers.split(target));
+        let (xs, ts) = if self.fed { split() } else { g.device("/gpu:0", split) };
         let optimizer = Optimizer::gradient_descent(1e-2);
         let built = towers.build(&optimizer, |tower| loss(&g, xs[tower.index()], ts[tower.index()]));
         let train = built.apply(&optimizer);

@@ -147,20 +147,26 @@ fn faults_give_their_errors() {
 
 #[test]
 fn the_device_check_passes() {
-    for gpus in [1, 2] {
+    let check = |vars: &[(&str, &str)], parts: &[&str]| {
         let program = crate::examples::example_binary("device_check");
-        let Some(mut command) = with_stand_in(&program, gpus, 1) else { return };
-        let output = command.arg("--quick").output().expect("it starts");
-        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert_eq!(output.status.code(), Some(0), "{text}");
-        let last = String::from_utf8_lossy(&output.stdout).lines().last().unwrap_or_default().to_string();
-        assert!(last.ends_with(" passed, 0 failed") && !text.contains("RACE"), "{text}");
-    }
+        let mut command = with_stand_in(&program, 2, 1)?;
+        let output = command.envs(vars.iter().copied()).arg("--quick").args(parts).output().expect("it starts");
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let last = out.lines().last().unwrap_or_default().to_string();
+        Some((output.status.code(), last, format!("{out}{err}")))
+    };
+    let Some((code, last, text)) = check(&[], &[]) else { return };
+    assert!(code == Some(0) && last.ends_with(" passed, 0 failed") && !text.contains("RACE"), "{text}");
+    // A lost context costs the case that lost it; the others go on in another process.
+    let Some((code, last, text)) = check(&[("TURRET_STANDIN_FAULT", "async:40")], &["--parts", "ops"]) else { return };
+    let numbers: Vec<usize> = last.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+    assert!(code == Some(1) && numbers[0] > 50 && (1..12).contains(&numbers[1]), "{text}");
+    assert_eq!(text.matches("is lost to this program").count(), numbers[1], "{text}");
 }
 
 #[test]
 fn sums_over_gpus_are_right_in_any_order() {
     for (gpus, seed) in [(2, 1), (2, 2), (4, 3), (4, 4)] {
-        run_tests(&["cuda::nccl::child"], gpus, seed, &[]);
+        run_tests(&["cuda::nccl::child", "averaging::"], gpus, seed, &[]);
     }
 }
