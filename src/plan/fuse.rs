@@ -21,18 +21,47 @@ pub fn fuse(mut step: Partitioned, machine: &Machine) -> Partitioned {
     if !machine.is_cuda() {
         return step;
     }
-    let mut removed = vec![false; step.nodes.len()];
+    let mut fused = Fused { removed: vec![false; step.nodes.len()], after: successors(&step) };
     // Products first: what an epilogue takes is gone for the chains.
     for i in 0..step.nodes.len() {
-        fuse_epilogue(&mut step, machine, StepNodeId(i as u32), &mut removed);
+        fuse_epilogue(&mut step, machine, StepNodeId(i as u32), &mut fused);
     }
     for i in (0..step.nodes.len()).rev() {
-        fuse_chain(&mut step, machine, StepNodeId(i as u32), &mut removed);
+        fuse_chain(&mut step, machine, StepNodeId(i as u32), &mut fused);
     }
-    if removed.contains(&true) {
-        compact(&mut step, &removed);
+    if fused.removed.contains(&true) {
+        compact(&mut step, &fused.removed);
     }
     step
+}
+
+/// What is known while nodes are fused.
+struct Fused {
+    /// The nodes that others have taken in.
+    removed: Vec<bool>,
+    /// Which nodes come after each: readers, and those that wait. Those that were taken in stay in the lists, beside
+    /// the ones that took them.
+    after: Vec<SmallVec<[StepNodeId; 4]>>,
+}
+
+impl Fused {
+    /// True if all that comes after a node is in the cluster.
+    fn leads_only_into(&self, id: StepNodeId, cluster: &BTreeSet<StepNodeId>) -> bool {
+        self.after[id.index()].iter().all(|s| cluster.contains(s) || self.removed[s.index()])
+    }
+
+    /// Notes that a node has taken the others of a cluster in, and now needs what they needed.
+    fn took(&mut self, step: &Partitioned, cluster: &BTreeSet<StepNodeId>, root: StepNodeId) {
+        for id in cluster.iter().filter(|id| **id != root) {
+            self.removed[id.index()] = true;
+        }
+        for needed in needed_nodes(step, step.node(root)) {
+            let after = &mut self.after[needed.index()];
+            if !after.contains(&root) {
+                after.push(root);
+            }
+        }
+    }
 }
 
 fn on_cuda(step: &Partitioned, machine: &Machine, id: StepNodeId) -> bool {
@@ -81,11 +110,10 @@ fn is_fetched(step: &Partitioned, id: StepNodeId) -> bool {
 }
 
 /// Takes into a node all that only leads to it.
-fn fuse_chain(step: &mut Partitioned, machine: &Machine, root: StepNodeId, removed: &mut [bool]) {
-    if removed[root.index()] || !is_map(step, machine, root) {
+fn fuse_chain(step: &mut Partitioned, machine: &Machine, root: StepNodeId, fused: &mut Fused) {
+    if fused.removed[root.index()] || !is_map(step, machine, root) {
         return;
     }
-    let after = successors(step);
     let dims = step.value(step.node(root).outputs[0]).desc.dims.clone();
     let device = step.node(root).device;
     let mut cluster: BTreeSet<StepNodeId> = BTreeSet::from([root]);
@@ -93,9 +121,8 @@ fn fuse_chain(step: &mut Partitioned, machine: &Machine, root: StepNodeId, remov
     while let Some(id) = candidates.pop_last() {
         let node = step.node(id);
         let same_sizes = node.outputs.len() == 1 && step.value(node.outputs[0]).desc.dims == dims;
-        let inside =
-            node.device == device && after[id.index()].iter().all(|s| cluster.contains(s) || removed[s.index()]);
-        if removed[id.index()] || !same_sizes || !inside || is_fetched(step, id) || cluster.len() >= MOST.1 {
+        let inside = node.device == device && fused.leads_only_into(id, &cluster);
+        if fused.removed[id.index()] || !same_sizes || !inside || is_fetched(step, id) || cluster.len() >= MOST.1 {
             continue;
         }
         if is_map(step, machine, id) || passes_on(step, id) {
@@ -136,13 +163,11 @@ fn fuse_chain(step: &mut Partitioned, machine: &Machine, root: StepNodeId, remov
         });
     }
     let controls = waits_of(step, &cluster);
-    for id in cluster.iter().filter(|id| **id != root) {
-        removed[id.index()] = true;
-    }
     let node = &mut step.nodes[root.index()];
     node.inputs = inputs;
     node.controls = controls;
     node.fusion = Some(Arc::new(Fusion::Chain(parts)));
+    fused.took(step, &cluster, root);
 }
 
 /// What a cluster reads from outside, each once.
@@ -191,17 +216,16 @@ fn epilogue(op: OpRef, c: &KernelContext<'_>) -> Option<Epilogue> {
 }
 
 /// Takes what only follows a product into it: a bias, then a ReLU.
-fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, removed: &mut [bool]) {
+fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, fused: &mut Fused) {
     let product = step.node(id);
     let fuses = machine.device(product.device).cuda.as_ref().is_some_and(|c| c.has_cublaslt);
     let takes = product.op.is_some_and(|op| fuses && !product.silent && ask(step, id, |c| op.takes_epilogue(c)));
     if !takes || !matches!(product.kind, StepNodeKind::Op) {
         return;
     }
-    let after = successors(step);
     let (mut taken, mut last) = (vec![id], id);
     let (mut bias, mut relu) = (None, false);
-    while let &[next] = &after[last.index()][..]
+    while let &[next] = &fused.after[last.index()][..]
         && !is_fetched(step, last)
         && !relu
     {
@@ -247,9 +271,6 @@ fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, remo
         .map(|o| o.name())
         .collect();
     let output = step.node(last).outputs.clone();
-    for id in cluster.iter().filter(|id| **id != last) {
-        removed[id.index()] = true;
-    }
     step.nodes[last.index()] = super::step::StepNode {
         name: step.node(last).name.clone(),
         node: step.node(last).node,
@@ -259,6 +280,7 @@ fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, remo
         fusion: Some(Arc::new(Fusion::Epilogue { bias, relu, names })),
         ..product
     };
+    fused.took(step, &cluster, last);
 }
 
 /// Drops the removed nodes and the values that only they made.
