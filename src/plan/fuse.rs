@@ -224,7 +224,7 @@ fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, fuse
         return;
     }
     let (mut taken, mut last) = (vec![id], id);
-    let (mut bias, mut relu) = (None, false);
+    let (mut bias, mut adds, mut relu) = (None, None, false);
     while let &[next] = &fused.after[last.index()][..]
         && !is_fetched(step, last)
         && !relu
@@ -240,7 +240,7 @@ fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, fuse
         let Some(op) = node.op.filter(|_| plain) else { break };
         match ask(step, next, |c| epilogue(op, c)) {
             Some(Epilogue::Bias { of, bias: by }) if bias.is_none() && node.inputs[of] == followed => {
-                bias = Some(node.inputs[by]);
+                (bias, adds) = (Some(node.inputs[by]), Some(node.node));
             }
             Some(Epilogue::Relu) if node.inputs[0] == followed => relu = true,
             _ => break,
@@ -277,7 +277,7 @@ fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, fuse
         inputs,
         controls,
         outputs: output,
-        fusion: Some(Arc::new(Fusion::Epilogue { bias, relu, names })),
+        fusion: Some(Arc::new(Fusion::Epilogue { bias, relu, of: (product.node, adds), names })),
         ..product
     };
     fused.took(step, &cluster, last);

@@ -159,6 +159,8 @@ pub enum Fusion {
         bias: Option<usize>,
         /// Negative values become 0.
         relu: bool,
+        /// The graph nodes of the product and of the bias.
+        of: (NodeId, Option<NodeId>),
         /// The op types that were taken in, in order.
         names: Vec<&'static str>,
     },
@@ -201,6 +203,21 @@ impl StepNode {
     pub fn written_places(&self) -> SmallVec<[usize; 4]> {
         let op = self.op.filter(|_| matches!(self.kind, StepNodeKind::Op));
         op.map(|op| op.written_inputs(&self.attrs, self.inputs.len())).unwrap_or_default()
+    }
+
+    /// The graph nodes that read an input: the node's own, or those that became one with it.
+    pub fn readers(&self, input: usize) -> SmallVec<[NodeId; 2]> {
+        match self.fusion.as_deref() {
+            Some(Fusion::Chain(parts)) => {
+                let reads = |p: &&Part| p.operands.contains(&Operand::Input(input));
+                parts.iter().filter(reads).map(|p| p.node).collect()
+            }
+            Some(Fusion::Epilogue { bias: Some(bias), of: (_, Some(adds)), .. }) if *bias == input => {
+                smallvec::smallvec![*adds]
+            }
+            Some(Fusion::Epilogue { of: (product, _), .. }) => smallvec::smallvec![*product],
+            None => smallvec::smallvec![self.node],
+        }
     }
 
     /// The inputs in whose buffer its output may be computed.

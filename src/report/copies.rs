@@ -77,7 +77,11 @@ impl CopyTable {
         for node in &step.nodes {
             for (i, &input) in node.inputs.iter().enumerate() {
                 if !node.inputs[..i].contains(&input) {
-                    readers.entry(input).or_default().push(node.name.to_string());
+                    let list = readers.entry(input).or_default();
+                    match node.fusion.is_some() {
+                        true => list.extend(node.readers(i).iter().map(|r| step.pruned.node(*r).name.to_string())),
+                        false => list.push(node.name.to_string()),
+                    }
                 }
             }
         }

@@ -3,6 +3,7 @@
 //! Invariant: all addresses are fixed when a plan is loaded; what is fed is copied into buffers of the plan.
 
 use super::executable::{Layout, Loader, kernel_context};
+use super::room::not_enough;
 use crate::base::{Code, Diagnostic, Error, Result};
 use crate::device::cuda::{
     Addresses, AllReduce, Context, CudaBuffer, CudaCommand, CudaError, CudaErrorKind, CudaKernel, CudaLaunch, CudaStep,
@@ -131,17 +132,14 @@ impl CudaPart {
 }
 
 /// The session's handle of a GPU, opened on first use.
-fn open(loader: &Loader<'_>, device: DeviceId) -> Result<Arc<Gpu>> {
-    let info = loader.machine.device(device);
-    let slot = &loader.gpus[device.index()];
-    if let Some(gpu) = slot.get() {
+fn open(loader: &mut Loader<'_>, device: DeviceId) -> Result<Arc<Gpu>> {
+    if let Some(gpu) = loader.gpus.iter().find(|g| g.device == device) {
         return Ok(gpu.clone());
     }
-    let Some(identity) = &info.cuda else {
-        return Err(Error::new(Code::Internal, format!("{} is no CUDA GPU", info.short_name())));
-    };
-    let gpu = Gpu::open(device, identity, loader.cuda_options.tf32).map_err(|e| cuda_error(info, e))?;
-    Ok(slot.get_or_init(|| Arc::new(gpu)).clone())
+    let (info, account) = (loader.machine.device(device), &loader.accounts[device.index()]);
+    let gpu = Arc::new(Gpu::open(info, account, loader.cuda_options.tf32).map_err(|e| cuda_error(info, e))?);
+    loader.gpus.push(gpu.clone());
+    Ok(gpu)
 }
 
 struct PartWriter<'a> {
@@ -195,7 +193,8 @@ impl PartWriter<'_> {
             prepare_kernels(gpu, kernels.clone()).map_err(|e| cuda_error(info, e))?;
             let bytes = kernels.map(|k| k.scratch_bytes).max().unwrap_or(0);
             let account = &loader.accounts[gpu.device.index()];
-            let scratch = DeviceMemory::allocate(info, account, bytes).map_err(|e| e.context("scratch memory"))?;
+            let scratch = DeviceMemory::allocate(info, account, bytes)
+                .map_err(|e| not_enough(self.schedule, info, loader.store, bytes, e))?;
             self.scratch.push(scratch.address().addr() as u64);
             self.memory.push(scratch);
         }

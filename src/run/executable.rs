@@ -3,10 +3,10 @@
 //! Invariant: running it again allocates nothing; feeds are used where they lie, fetches stay where they were computed.
 
 use super::cuda::{CudaPart, CudaState};
-use super::room::{out_of_memory, padded};
+use super::room::{not_enough, padded};
 use super::session::CudaOptions;
 use super::store::VariableStore;
-use crate::base::{Array, Code, Diagnostic, Error, Result};
+use crate::base::{Array, Diagnostic, Error, Result};
 use crate::device::cuda::{Gpu, Trace};
 use crate::device::{
     Command, CpuKernel, DeviceId, DeviceKind, DeviceMemory, Event, Failure, FailureKind, Job, Machine, MemoryUse,
@@ -17,7 +17,7 @@ use crate::plan::{CopyInfo, Fetch, Origin, Partitioned, Route, Schedule, StepNod
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 /// Kernels with a state of their own, such as random generators, by graph node and input sizes.
 pub(super) type StatefulKernels = HashMap<(NodeId, Vec<TensorDesc>), Arc<CpuKernel>>;
@@ -30,7 +30,7 @@ pub(super) struct Loader<'a> {
     pub store: &'a mut VariableStore,
     pub stateful: &'a mut StatefulKernels,
     pub cuda_state: &'a mut CudaState,
-    pub gpus: &'a [OnceLock<Arc<Gpu>>],
+    pub gpus: &'a mut Vec<Arc<Gpu>>,
     pub cuda_options: CudaOptions,
 }
 
@@ -270,12 +270,7 @@ impl Layout {
             let laid_down = if device.is_host() { 0 } else { constants.iter().map(|(_, a)| padded(a)).sum() };
             let total = arena_bytes.saturating_add(laid_down);
             let taken = DeviceMemory::allocate(info, &loader.accounts[device.index()], total);
-            let mut piece = taken.map_err(|e| match e.code() {
-                Code::ResourceExhausted => {
-                    out_of_memory(schedule, info, loader.store, total as u64, &e.to_string()).into()
-                }
-                _ => e,
-            })?;
+            let mut piece = taken.map_err(|e| not_enough(schedule, info, loader.store, total, e))?;
             let mut at = arena_bytes;
             for (i, array) in &constants {
                 if device.is_host() {

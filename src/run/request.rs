@@ -71,7 +71,7 @@ impl Session<'_> {
                 let schedule = self.make_schedule(state.nodes.clone(), signature.clone())?;
                 self.make_room(state, &schedule)?;
                 state.remarks.look_at(&schedule);
-                let State { store, stateful, cuda_state, .. } = &mut *state;
+                let State { store, stateful, cuda_state, gpus, .. } = &mut *state;
                 let mut loader = Loader {
                     machine: &self.options.machine,
                     accounts: &self.accounts,
@@ -79,7 +79,7 @@ impl Session<'_> {
                     store,
                     stateful,
                     cuda_state,
-                    gpus: &self.gpus,
+                    gpus,
                     cuda_options: self.options.cuda,
                 };
                 let executable = Arc::new(Executable::load(schedule, &mut loader)?);

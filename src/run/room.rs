@@ -2,7 +2,7 @@
 
 use super::cuda::cuda_error;
 use super::store::VariableStore;
-use crate::base::{Array, Code, Diagnostic, Result};
+use crate::base::{Array, Code, Diagnostic, Error, Result};
 use crate::device::cuda::Context;
 use crate::device::{DeviceId, DeviceInfo, Machine, MemoryUse};
 use crate::graph::NodeId;
@@ -59,7 +59,7 @@ pub(super) fn check_room(
 }
 
 /// A device that cannot hold its part of a step.
-pub(super) fn out_of_memory(
+fn out_of_memory(
     schedule: &Schedule,
     device: &DeviceInfo,
     store: &VariableStore,
@@ -87,6 +87,20 @@ pub(super) fn out_of_memory(
         if device.cuda.is_some() { "a GPU with more memory" } else { "a higher limit" }
     );
     Diagnostic { source: node.map(|n| n.source), ..Diagnostic::new(Code::ResourceExhausted, message) }
+}
+
+/// The error of memory that was refused; other errors as they are.
+pub(super) fn not_enough(
+    schedule: &Schedule,
+    device: &DeviceInfo,
+    store: &VariableStore,
+    asked: usize,
+    error: Error,
+) -> Error {
+    match error.code() {
+        Code::ResourceExhausted => out_of_memory(schedule, device, store, asked as u64, &error.to_string()).into(),
+        _ => error,
+    }
 }
 
 /// Bytes that loading the plan takes on a device: arena, constants, variables that are not there yet.

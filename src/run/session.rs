@@ -96,7 +96,6 @@ pub struct Session<'g> {
     pub(super) waiters: Vec<Arc<Waiter>>,
     pub(super) queues: Vec<OnceLock<Queue>>,
     pub(super) host: OnceLock<Team>,
-    pub(super) gpus: Vec<OnceLock<Arc<Gpu>>>,
     pub(super) state: Mutex<State>,
 }
 
@@ -105,6 +104,8 @@ pub(super) struct State {
     pub(super) store: VariableStore,
     pub(super) stateful: StatefulKernels,
     pub(super) cuda_state: CudaState,
+    /// The CUDA GPUs that plans have used, in the order of first use.
+    pub(super) gpus: Vec<Arc<Gpu>>,
     pub(super) plans: Vec<Arc<Plan>>,
     pub(super) nodes: Arc<Vec<Arc<Node>>>,
     pub(super) built: usize,
@@ -134,7 +135,6 @@ impl<'g> Session<'g> {
             waiters: (0..devices).map(|_| Arc::default()).collect(),
             queues: (0..devices).map(|_| OnceLock::new()).collect(),
             host: OnceLock::new(),
-            gpus: (0..devices).map(|_| OnceLock::new()).collect(),
             state: Mutex::default(),
             options,
         })
@@ -309,7 +309,9 @@ impl<'g> Session<'g> {
 
     /// Devices whose queue has started.
     pub fn started_devices(&self) -> Vec<DeviceId> {
-        let started = |d: &DeviceId| self.queues[d.index()].get().is_some() || self.gpus[d.index()].get().is_some();
+        let state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let is_open = |d: &DeviceId| state.gpus.iter().any(|g| g.device == *d);
+        let started = |d: &DeviceId| self.queues[d.index()].get().is_some() || is_open(d);
         (0..self.queues.len() as u16).map(DeviceId).filter(started).collect()
     }
 

@@ -6,8 +6,9 @@
 
 use super::call::{CudaError, CudaResult};
 use super::code::{CudaBuffer, Gemm};
-use super::context::{Context, CudaMemory, Stream};
+use super::context::{Context, Stream};
 use crate::base::DType;
+use crate::device::DeviceMemory;
 use cudarc::cublas::{result as cublas, sys as blas};
 use cudarc::cublaslt::{result as cublaslt, sys as lt};
 use std::ffi::c_void;
@@ -20,7 +21,7 @@ const WORKSPACE: (usize, usize) = (32 << 20, 4 << 20);
 pub struct Blas {
     handle: blas::cublasHandle_t,
     lt: OnceLock<Option<Lt>>,
-    workspace: CudaMemory,
+    workspace: DeviceMemory,
     context: Arc<Context>,
     tf32: bool,
 }
@@ -63,18 +64,22 @@ fn lt_failed(call: &'static str) -> impl Fn(cublaslt::CublasError) -> CudaError 
 }
 
 impl Blas {
-    /// A handle for this stream. With `tf32`, products of `float32` may use TensorFloat-32.
-    pub fn new(stream: &Stream, tf32: bool) -> CudaResult<Blas> {
+    /// The bytes of workspace that a handle should have.
+    pub fn workspace_bytes(context: &Context) -> usize {
+        if context.capability >= 90 { WORKSPACE.0 } else { WORKSPACE.1 }
+    }
+
+    /// A handle for this stream, with memory of its device to work in. With `tf32`, products of `float32` may use TensorFloat-32.
+    pub fn new(stream: &Stream, workspace: DeviceMemory, tf32: bool) -> CudaResult<Blas> {
         let context = stream.context.clone();
         context.bind()?;
-        let bytes = if context.capability >= 90 { WORKSPACE.0 } else { WORKSPACE.1 };
-        let workspace = CudaMemory::allocate(&context, bytes)?;
+        let bytes = workspace.len();
         let handle = cublas::create_handle().map_err(blas_failed("cublasCreate"))?;
         let made = Blas { handle, lt: OnceLock::new(), workspace, context, tf32 };
         // SAFETY: handle, stream and workspace are live, and belong to the current context.
         unsafe {
             cublas::set_stream(handle, stream.raw.cast()).map_err(blas_failed("cublasSetStream"))?;
-            blas::cublasSetWorkspace_v2(handle, made.workspace.address() as *mut c_void, bytes)
+            blas::cublasSetWorkspace_v2(handle, made.workspace.address().cast(), bytes)
                 .result()
                 .map_err(blas_failed("cublasSetWorkspace"))?;
             blas::cublasSetAtomicsMode(handle, blas::cublasAtomicsMode_t::CUBLAS_ATOMICS_NOT_ALLOWED)
@@ -109,7 +114,7 @@ impl Blas {
         if let Some(call) = &product.lt {
             let handle = self.lt()?;
             let [lb, la, lc] = call.layouts;
-            let (workspace, bytes) = (self.workspace.address() as *mut c_void, self.workspace.len());
+            let (workspace, bytes) = (self.workspace.address().cast(), self.workspace.len());
             // SAFETY: addresses and descriptors were made for each other, and live as long as the plan.
             return unsafe {
                 cublaslt::matmul(

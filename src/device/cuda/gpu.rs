@@ -1,10 +1,10 @@
 //! One GPU as a session uses it: its streams, its product handle, the pinned buffers that feeds pass through.
 
-use super::call::CudaResult;
+use super::call::{CudaError, CudaErrorKind, CudaResult};
 use super::context::{Context, Event, PinnedMemory, Stream};
 use super::gemm::Blas;
-use super::identity::CudaIdentity;
-use crate::device::{DeviceId, Lane};
+use crate::base::Error;
+use crate::device::{DeviceId, DeviceInfo, DeviceMemory, Lane, MemoryUse};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Bytes of each of the two buffers that host bytes pass through on their way to a GPU.
@@ -16,6 +16,8 @@ pub struct Gpu {
     pub device: DeviceId,
     /// Its context, shared with other sessions of the process.
     pub context: Arc<Context>,
+    info: DeviceInfo,
+    account: Arc<MemoryUse>,
     streams: [Stream; Lane::ALL.len()],
     blas: OnceLock<Blas>,
     staging: Mutex<Option<Staging>>,
@@ -28,15 +30,27 @@ struct Staging {
 }
 
 impl Gpu {
-    /// Opens a GPU.
+    /// Opens a GPU, whose memory for products goes on this account.
     ///
     /// # Errors
-    /// What the driver says.
-    pub fn open(device: DeviceId, identity: &CudaIdentity, tf32: bool) -> CudaResult<Gpu> {
+    /// What the driver says, or that the device is no CUDA GPU.
+    pub fn open(info: &DeviceInfo, account: &Arc<MemoryUse>, tf32: bool) -> CudaResult<Gpu> {
+        let Some(identity) = &info.cuda else {
+            return Err(CudaError::refused("cuDeviceGet", format!("{} is no CUDA GPU", info.short_name())));
+        };
         let context = Context::open(identity)?;
         let stream = || Stream::new(&context);
         let streams = [stream()?, stream()?, stream()?, stream()?];
-        Ok(Gpu { device, context, streams, blas: OnceLock::new(), staging: Mutex::default(), tf32 })
+        Ok(Gpu {
+            device: info.id,
+            context,
+            info: info.clone(),
+            account: account.clone(),
+            streams,
+            blas: OnceLock::new(),
+            staging: Mutex::default(),
+            tf32,
+        })
     }
 
     /// The stream of a lane.
@@ -49,7 +63,10 @@ impl Gpu {
         if let Some(blas) = self.blas.get() {
             return Ok(blas);
         }
-        let made = Blas::new(self.stream(Lane::Compute), self.tf32)?;
+        let bytes = Blas::workspace_bytes(&self.context);
+        let none = |e: Error| CudaError { call: "cuMemAlloc", said: e.to_string(), kind: CudaErrorKind::OutOfMemory };
+        let workspace = DeviceMemory::allocate(&self.info, &self.account, bytes).map_err(none)?;
+        let made = Blas::new(self.stream(Lane::Compute), workspace, self.tf32)?;
         Ok(self.blas.get_or_init(|| made))
     }
 

@@ -3,6 +3,7 @@
 //!
 //! On a machine with a GPU, `TURRET_TEST_CUDA=real` lets the same children run on it.
 
+mod command;
 mod faults;
 mod nccl;
 mod ops;
