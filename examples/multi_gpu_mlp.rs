@@ -43,7 +43,7 @@ struct Args {
     /// Where the variables live: host memory, the first GPU, or spread over the GPUs
     #[arg(long, value_enum, default_value = "cpu")]
     variables: Variables,
-    /// The devices: auto, cpu, sim:N, sim:N@all|pairs|none [default: sim:GPUS]
+    /// The devices: auto:N (CUDA GPUs, or simulated ones), cuda:0,1, sim:N, cpu [default: auto:GPUS]
     #[arg(long)]
     devices: Option<String>,
     /// Fetch the loss through the article's Print, which shows the variables in every step
@@ -195,7 +195,7 @@ fn random(rows: usize, columns: usize) -> Vec<f32> {
 
 fn main() -> turret::Result<()> {
     let args = Args::parse();
-    let devices = args.devices.clone().unwrap_or(format!("sim:{}", args.gpus));
+    let devices = args.devices.clone().unwrap_or(format!("auto:{}", args.gpus));
     let placement = match args.variables {
         Variables::Cpu => VariablePlacement::host(),
         Variables::Gpu => VariablePlacement::gpu(0),

@@ -47,7 +47,7 @@ fn main() -> turret::Result<()> {
     for feed in &feeds {
         println!("{} on {}", feed.op().name(), feed.device());
     }
-    let session = Session::new(&g, SessionOptions::devices(&format!("sim:{}", args.gpus))?)?;
+    let session = Session::new(&g, SessionOptions::devices(&format!("auto:{}", args.gpus))?)?;
     session.initialize()?;
     let step = session.callable(&feeds, &losses, &[train]);
     let arrays = tower_batches(args.gpus)?;

@@ -17,9 +17,12 @@ use turret::train::{Optimizer, Towers};
 /// Times training steps for each number of towers and each rule of placing variables.
 #[derive(Parser)]
 struct Args {
-    /// Numbers of towers, each on its own simulated GPU
+    /// Numbers of towers, each on its own GPU: CUDA's where there are so many, else simulated
     #[arg(long, value_delimiter = ',', default_value = "1,2,4", value_parser = clap::value_parser!(u32).range(1..))]
     towers: Vec<u32>,
+    /// The devices for all settings, as in cuda:0,1,2,3 [default: auto:TOWERS for each]
+    #[arg(long)]
+    devices: Option<String>,
     /// Width of the input
     #[arg(long, default_value_t = 600, value_parser = positive)]
     dim_in: usize,
@@ -66,15 +69,15 @@ fn main() -> turret::Result<()> {
 
     let x = Array::new(&[args.batch, args.dim_in], &vec![0.5f32; args.batch * args.dim_in])?;
     let target = Array::new(&[args.batch, 1], &vec![1.0f32; args.batch])?;
-    let bar = ProgressBar::new(args.rounds as u64);
-    // The first round plans and loads the steps, and is not counted.
-    for round in 0..=args.rounds {
+    let bar = ProgressBar::new(args.rounds as u64 + 2);
+    // Two rounds are not counted: the first plans and loads the steps, the second captures those of CUDA GPUs as graphs.
+    for round in 0..args.rounds + 2 {
         for setting in &mut settings {
             let [x_tensor, target_tensor] = setting.feeds;
             let start = Instant::now();
             setting.session.run(&[(x_tensor, &x), (target_tensor, &target)], &[], &[setting.train])?;
             let ms = start.elapsed().as_secs_f64() * 1e3;
-            if round > 0 {
+            if round > 1 {
                 setting.ms.push(ms);
             }
         }
@@ -86,8 +89,16 @@ fn main() -> turret::Result<()> {
     let numbers = ["towers", "ms per step", "least", "most", "copies", "bytes copied"];
     print!("{}", table(&heads, &numbers, settings.iter_mut().map(Setting::row)));
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    if let Some(most) = args.towers.iter().max().filter(|&&most| most as usize > threads) {
-        println!("{most} simulated GPUs share {threads} processor threads: more towers than threads cannot overlap");
+    if let Some(setting) = settings.iter().max_by_key(|s| s.towers) {
+        let machine = setting.session.machine();
+        if machine.is_cuda() {
+            machine.devices()[1..].iter().for_each(|d| println!("{}: {}", d.short_name(), d.physical()));
+        } else if setting.towers as usize > threads {
+            let towers = setting.towers;
+            println!(
+                "{towers} simulated GPUs share {threads} processor threads: more towers than threads cannot overlap"
+            );
+        }
     }
     Ok(())
 }
@@ -103,7 +114,7 @@ fn build<'g>(g: &'g Graph, towers: u32, rule: &VariablePlacement, args: &Args) -
         (y - targets[tower.index()]).square().mean()
     });
     let train = built.apply(&optimizer);
-    let session = Session::new(g, SessionOptions::devices(&format!("sim:{towers}"))?)?;
+    let session = Session::new(g, SessionOptions::devices(&args.devices.clone().unwrap_or(format!("auto:{towers}")))?)?;
     session.initialize()?;
     let step = session.schedule(&[(x, &[args.batch, args.dim_in]), (target, &[args.batch, 1])], &[], &[train])?;
     let copies = CopyTable::new(&step, session.machine());

@@ -19,7 +19,7 @@ struct Args {
     /// Rows of one step, over all towers
     #[arg(long, default_value_t = 2000, value_parser = positive)]
     batch: usize,
-    /// The devices: sim:N, sim:N@all|pairs|none [default: sim:TOWERS]
+    /// The devices: auto:N (CUDA GPUs, or simulated ones), cuda:0,1, sim:N, sim:N@all|pairs|none [default: auto:TOWERS]
     #[arg(long)]
     devices: Option<String>,
 }
@@ -51,7 +51,7 @@ fn print_tables(args: &Args, rule: VariablePlacement) -> turret::Result<()> {
     });
     let train = built.apply(&optimizer);
 
-    let devices = args.devices.clone().unwrap_or(format!("sim:{}", args.towers));
+    let devices = args.devices.clone().unwrap_or(format!("auto:{}", args.towers));
     let session = Session::new(&g, SessionOptions::devices(&devices)?)?;
     // The step as it would run with a batch of this size; nothing runs.
     let feeds = [(x, &[args.batch, 600][..]), (target, &[args.batch, 1][..])];

@@ -94,7 +94,7 @@ fn train(args: &Args, towers: usize, digits: &Digits) -> turret::Result<f64> {
     let tested_scores = g.reenter(&g.current_variable_scope(), reuse, || scores(&g, tested));
     print!("{}", built.summary);
 
-    let session = Session::new(&g, SessionOptions::devices(&format!("sim:{towers}"))?)?;
+    let session = Session::new(&g, SessionOptions::devices(&format!("auto:{towers}"))?)?;
     session.initialize()?;
     let accuracy = |set: &[Digit]| -> turret::Result<f64> {
         let found = session.run(&[(tested, &pixels(set)?)], &[tested_scores], &[])?;

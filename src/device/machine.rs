@@ -213,15 +213,16 @@ impl Machine {
         Machine::cuda(&(0..count).collect::<Vec<_>>())
     }
 
-    /// The machine that a `--devices` text asks for: `auto` (CUDA where it can be used, else `sim:2`), `cpu`, `sim:N`,
-    /// `sim:N@all|pairs|none`, `cuda` (every GPU), `cuda:0,1` (these).
+    /// The machine that a `--devices` text asks for: `auto` (CUDA where it can be used, else `sim:2`), `auto:N` (CUDA
+    /// GPUs where there are so many, else `sim:N`), `cpu`, `sim:N`, `sim:N@all|pairs|none`, `cuda` (every GPU), `cuda:0,1`
+    /// (these).
     ///
     /// # Errors
     /// A text that is none of these, more simulated GPUs than [`Machine::MAX_GPUS`], or no CUDA.
     pub fn parse(text: &str) -> Result<Machine> {
         let bad = |why: &str| {
             Error::invalid(format!(
-                "'{text}' is not a machine: {why}; want auto, cpu, sim:N, sim:N@all|pairs|none, cuda or cuda:0,1"
+                "'{text}' is not a machine: {why}; want auto, auto:N, cpu, sim:N, sim:N@all|pairs|none, cuda or cuda:0,1"
             ))
         };
         match text {
@@ -234,14 +235,25 @@ impl Machine {
             let numbers: std::result::Result<Vec<usize>, _> = list.split(',').map(|n| n.trim().parse()).collect();
             return Machine::cuda(&numbers.map_err(|_| bad("a GPU's number is no number"))?);
         }
+        let count = |number: &str| {
+            let count: usize = number.parse().map_err(|_| bad("the number of GPUs is no number"))?;
+            match count > Machine::MAX_GPUS {
+                true => Err(bad(&format!("at most {} simulated GPUs", Machine::MAX_GPUS))),
+                false => Ok(count),
+            }
+        };
+        if let Some(number) = text.strip_prefix("auto:") {
+            let count = count(number)?;
+            let which: Vec<usize> = (0..count).collect();
+            let there = count > 0 && cuda::device_count().is_ok_and(|n| n >= count);
+            let real = if there { Machine::cuda(&which).ok() } else { None };
+            return Ok(real.unwrap_or_else(|| Machine::simulated(count)));
+        }
         let Some(rest) = text.strip_prefix("sim:") else {
             return Err(bad("unknown kind"));
         };
-        let (count, peers) = rest.split_once('@').unwrap_or((rest, "all"));
-        let count: usize = count.parse().map_err(|_| bad("the number of GPUs is no number"))?;
-        if count > Machine::MAX_GPUS {
-            return Err(bad(&format!("at most {} simulated GPUs", Machine::MAX_GPUS)));
-        }
+        let (number, peers) = rest.split_once('@').unwrap_or((rest, "all"));
+        let count = count(number)?;
         let peers = match peers {
             "all" => Peers::All,
             "pairs" => Peers::Pairs,
