@@ -205,6 +205,17 @@ impl StepNode {
         op.map(|op| op.written_inputs(&self.attrs, self.inputs.len())).unwrap_or_default()
     }
 
+    /// What it does, in a word: its op type, or what it is beside the graph's nodes.
+    pub fn what(&self) -> &'static str {
+        match self.kind {
+            StepNodeKind::Op => self.op.map_or("", |op| op.name()),
+            StepNodeKind::Copy(_) => "copy",
+            StepNodeKind::Snapshot => "snapshot",
+            StepNodeKind::Commit => "commit",
+            StepNodeKind::AllReduce(_) => "all-reduce",
+        }
+    }
+
     /// The graph nodes that read an input: the node's own, or those that became one with it.
     pub fn readers(&self, input: usize) -> SmallVec<[NodeId; 2]> {
         match self.fusion.as_deref() {

@@ -4,7 +4,7 @@
 use super::constants::{describe_array, describe_briefly};
 use super::memory::MemoryTable;
 use super::stage::{NodeKind, NodeView, Stage, StageView, attrs, count, desc, edge};
-use crate::device::Machine;
+use crate::device::{Lane, Machine};
 use crate::plan::{Fetch, Origin, Partitioned, Region, Schedule, StepNode, StepNodeId, StepNodeKind, ValueId};
 use std::collections::HashMap;
 
@@ -31,6 +31,10 @@ pub(super) fn step_nodes(step: &Partitioned, machine: &Machine, schedule: Option
     if sums > 0 {
         let bytes: usize = step.all_reduces().map(|(_, a)| a.bytes_per_device()).sum();
         summary.push(format!("all-reduces: {sums}, {bytes} bytes out of each device"));
+    }
+    for (i, phase) in schedule.iter().flat_map(|s| &s.phases).enumerate() {
+        let (before, on, beside) = (phase.before.len(), phase.enqueued.len(), phase.beside.len());
+        summary.push(format!("phase {i}: {before} on the host before, {on} on GPUs, {beside} on the host beside"));
     }
     for row in schedule.iter().flat_map(|s| MemoryTable::new(s, machine).devices) {
         summary.push(format!(
@@ -165,6 +169,10 @@ impl<'a> StepView<'a> {
 
     /// The events around a node, and where its results live.
     fn note_schedule(&self, schedule: &Schedule, node: usize, notes: &mut Vec<(String, String)>) {
+        let queue = schedule.queues[schedule.queue_of[node]];
+        if queue.lane != Lane::Compute {
+            notes.push(("queue".to_string(), queue.to_string().replace(' ', "-")));
+        }
         let waits: Vec<String> = schedule.waits[node].iter().map(|e| format!("e{e}")).collect();
         if !waits.is_empty() {
             notes.push(("waits".to_string(), waits.join(",")));

@@ -436,8 +436,7 @@ impl<'g> Session<'g> {
         if let Some(failure) = executable.step.take_failure() {
             let node = &step.nodes[failure.node as usize];
             let graph_node = step.pruned.node(node.node);
-            let op = node.op.map_or("", |op| op.name());
-            let message = format!("'{}' ({op}) on {} failed: {}", node.name, node.device, failure.message);
+            let message = format!("'{}' ({}) on {} failed: {}", node.name, node.what(), node.device, failure.message);
             if failure.kind == FailureKind::Lost {
                 state.lost = Some(message.clone());
             } else if !undo.is_empty() {
