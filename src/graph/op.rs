@@ -254,9 +254,9 @@ pub trait Op: Send + Sync {
 
     /// True if a node with these attributes and outputs has a CUDA kernel, whatever its sizes. Asked when nodes
     /// are placed; what has none runs on the host. The default is true of ops for which nothing runs anywhere.
-    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+    fn has_cuda_kernel(&self, attrs: &Attrs, _outputs: &[Fact]) -> bool {
         let traits = self.traits();
-        traits.forwards.is_some() || traits.variable || self.must_be_fed()
+        traits.forwards.is_some() || traits.variable || self.must_be_fed() || self.constant(attrs).is_some()
     }
 
     /// For ops whose outputs are the bytes of inputs, or runs of them: per output the input and the byte where it starts.

@@ -39,10 +39,6 @@ impl Op for Const {
         Err("a constant is laid down when the step is planned".into())
     }
 
-    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
-        true
-    }
-
     fn cases(&self) -> Vec<Case> {
         let value = super::values::ints(&[3, 4]);
         let attrs = Attrs::new().with("dtype", value.dtype()).with("value", Arc::new(value.clone()));

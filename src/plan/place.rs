@@ -321,20 +321,12 @@ fn lacks(node: &Node, device: DeviceId, machine: &Machine) -> Option<String> {
         return Some(format!("{} has no GPU kernel for {t}", node.op.name()));
     }
     let is_cuda = machine.device(device).kind == DeviceKind::Cuda;
-    if is_cuda && !runs_nothing(node) && !node.op.has_cuda_kernel(&node.attrs, &node.outputs) {
+    if is_cuda && !node.op.has_cuda_kernel(&node.attrs, &node.outputs) {
         let of: Vec<String> = types.iter().map(|t| t.to_string()).collect();
         let of = if of.is_empty() { String::new() } else { format!(" for {}", of.join(", ")) };
         return Some(format!("{} has no CUDA kernel{of}", node.op.name()));
     }
     None
-}
-
-/// True for nodes that need no kernel: what they give is held, known, fed, or another's bytes.
-fn runs_nothing(node: &Node) -> bool {
-    let (op, traits) = (node.op, node.op.traits());
-    let is_held = traits.variable || traits.forwards.is_some() || op.constant(&node.attrs).is_some();
-    let only_orders = node.outputs.is_empty() && op.written_inputs(&node.attrs, node.inputs.len()).is_empty();
-    is_held || op.must_be_fed() || only_orders
 }
 
 fn refusals(order: &[&Arc<Node>], request: &DeviceSpec, candidates: &[DeviceId], machine: &Machine) -> Problems {
