@@ -20,9 +20,9 @@ use turret::run::{Callable, Session};
 pub(super) struct BenchArgs {
     #[command(flatten)]
     model: ModelOptions,
-    /// Tower counts, as in 1,2
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2", value_parser = towers)]
-    towers: Vec<usize>,
+    /// Tower counts [default: 1,2, or 1 where there is one GPU]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = towers)]
+    towers: Option<Vec<usize>>,
     /// Where variables live, as in cpu,gpu
     #[arg(long, value_enum, value_delimiter = ',', default_value = "cpu,gpu")]
     variables: Vec<Variables>,
@@ -61,7 +61,8 @@ pub(super) fn bench(global: &GlobalOptions, args: &BenchArgs) -> Result<()> {
     let options = global.session_options()?;
     args.model.check()?;
     let mut combinations = Vec::new();
-    for &towers in &args.towers {
+    let few = if options.machine.gpus() == 1 { vec![1] } else { vec![1, 2] };
+    for &towers in args.towers.as_ref().unwrap_or(&few) {
         global.check_towers(&options.machine, towers)?;
         combinations.extend(args.variables.iter().map(|&v| (towers, v)));
     }

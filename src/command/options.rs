@@ -95,10 +95,15 @@ impl GlobalOptions {
             counted(towers, "tower"),
             self.machine_name(machine),
             counted(gpus, "GPU"),
-            // A GPU that is named twice plays two.
-            if machine.is_cuda() { "cuda:0,0".to_string() } else { format!("sim:{towers}") }
+            if machine.is_cuda() { in_turn(towers, gpus) } else { format!("sim:{towers}") }
         )
     }
+}
+
+/// So many CUDA devices of fewer GPUs: one that is named twice plays two.
+fn in_turn(devices: usize, gpus: usize) -> String {
+    let numbers: Vec<String> = (0..devices).map(|i| (i % gpus.max(1)).to_string()).collect();
+    format!("cuda:{}", numbers.join(","))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
