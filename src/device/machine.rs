@@ -193,7 +193,7 @@ impl Machine {
                 pci: String::new(),
                 physical: ordinal.to_string(),
                 memory_bytes: 1 << 30,
-                has_cublaslt: false,
+                has_cublaslt: true,
             };
             machine
                 .devices

@@ -275,8 +275,8 @@ pub trait Op: Send + Sync {
         SmallVec::new()
     }
 
-    /// True if a node with these attributes can fail on values; the default goes by [`Traits::fallible`].
-    fn can_fail(&self, _attrs: &Attrs) -> bool {
+    /// True if a node with these attributes and outputs of these types can fail on values; the default goes by [`Traits::fallible`].
+    fn can_fail(&self, _attrs: &Attrs, _outputs: &[DType]) -> bool {
         self.traits().fallible
     }
 

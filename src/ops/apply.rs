@@ -4,7 +4,7 @@
 //! TensorFlow's kernels. Absent: making slots and choosing hyper-parameters, which `train` does.
 
 use super::{apply_cuda, apply_kernels};
-use crate::base::Shape;
+use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::CudaKernel;
 use crate::graph::{Attrs, Cost, Fact, InferContext, KernelContext, Op, Part, Traits};
@@ -216,7 +216,7 @@ impl Op for ApplyGradients {
         Traits { fallible: true, checks_before_writing: true, ..traits }
     }
 
-    fn can_fail(&self, attrs: &Attrs) -> bool {
+    fn can_fail(&self, attrs: &Attrs, _outputs: &[DType]) -> bool {
         // Only the row numbers of gradients of rows can be wrong.
         attrs.bools("sparse").contains(&true)
     }

@@ -77,6 +77,10 @@ impl Op for BinaryOp {
         (self.kernel)(c)
     }
 
+    fn can_fail(&self, _attrs: &Attrs, outputs: &[DType]) -> bool {
+        self.traits.fallible && !outputs.iter().all(|t| t.is_floating())
+    }
+
     fn cuda_map(&self, c: &KernelContext<'_>) -> Option<CudaMap> {
         let refuses = self.refuses.filter(|_| c.inputs[1].dtype.is_integer());
         Some(CudaMap { expression: self.cuda.into(), refuses: refuses.map(|(when, message)| (when.into(), message)) })

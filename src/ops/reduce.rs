@@ -99,6 +99,11 @@ impl Op for ReduceOp {
         smallvec![1]
     }
 
+    fn can_fail(&self, _attrs: &Attrs, outputs: &[DType]) -> bool {
+        // Only the mean of no integers has no value.
+        self.traits.fallible && !outputs.iter().all(|t| t.is_floating())
+    }
+
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         let axes = c.ints(1).ok_or("the axes must be known when the step is planned")?;
         let dims = &c.inputs[0].dims;

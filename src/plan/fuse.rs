@@ -220,7 +220,7 @@ fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, fuse
     let product = step.node(id);
     let fuses = machine.device(product.device).cuda.as_ref().is_some_and(|c| c.has_cublaslt);
     let takes = product.op.is_some_and(|op| fuses && !product.silent && ask(step, id, |c| op.takes_epilogue(c)));
-    if !takes || !matches!(product.kind, StepNodeKind::Op) {
+    if !takes || !matches!(product.kind, StepNodeKind::Op) || product.fusion.is_some() {
         return;
     }
     let (mut taken, mut last) = (vec![id], id);

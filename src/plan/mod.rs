@@ -11,6 +11,8 @@
 mod all_reduce_tests;
 mod claims;
 mod fuse;
+#[cfg(test)]
+mod fuse_tests;
 mod memory;
 mod order;
 mod partition;

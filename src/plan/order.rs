@@ -5,7 +5,7 @@
 
 use super::partition::unordered_writers;
 use super::step::{Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, Value, ValueId};
-use crate::base::{Code, Error, Result};
+use crate::base::{Code, DType, Error, Result};
 use crate::device::DeviceId;
 use crate::graph::NodeId;
 use indexmap::{IndexMap, IndexSet};
@@ -173,7 +173,7 @@ impl Reach {
     fn from_writers(p: &Partitioned, accesses: &Accesses, successors: &[Vec<StepNodeId>]) -> Reach {
         let mut after = HashMap::new();
         let read: IndexSet<NodeId> = accesses.reads.iter().map(|a| a.variable).collect();
-        let can_fail = p.nodes.iter().any(can_fail);
+        let can_fail = p.nodes.iter().any(|n| can_fail(p, n));
         for (variable, writers) in &accesses.writers {
             if writers.len() > 1 || read.contains(variable) || can_fail {
                 for &writer in writers {
@@ -357,15 +357,17 @@ fn add_snapshot(p: &mut Partitioned, value: ValueId, controls: SmallVec<[StepNod
     copy
 }
 
-fn can_fail(node: &StepNode) -> bool {
-    !node.silent && node.op.is_some_and(|op| op.can_fail(&node.attrs)) && matches!(node.kind, StepNodeKind::Op)
+fn can_fail(p: &Partitioned, node: &StepNode) -> bool {
+    let outputs: SmallVec<[DType; 2]> = node.outputs.iter().map(|v| p.value(*v).desc.dtype).collect();
+    let op = node.op.filter(|_| !node.silent && matches!(node.kind, StepNodeKind::Op));
+    op.is_some_and(|op| op.can_fail(&node.attrs, &outputs))
 }
 
 /// Makes every change of a variable wait for all that can still fail, and notes what must be put back otherwise.
 fn add_commit(p: &mut Partitioned, accesses: &Accesses, reach: &Reach, extra: &mut Edges) {
     let writers: BTreeSet<StepNodeId> = accesses.writers.values().flatten().copied().collect();
     let fallible: Vec<StepNodeId> =
-        (0..p.nodes.len() as u32).map(StepNodeId).filter(|n| can_fail(&p.nodes[n.index()])).collect();
+        (0..p.nodes.len() as u32).map(StepNodeId).filter(|n| can_fail(p, &p.nodes[n.index()])).collect();
     if writers.is_empty() || fallible.is_empty() {
         return;
     }
