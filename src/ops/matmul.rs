@@ -116,7 +116,8 @@ impl Op for MatMul {
     fn takes_epilogue(&self, c: &KernelContext<'_>) -> bool {
         // Without sums there is no product to call.
         let depth = c.inputs[0].len().checked_div(c.outputs[0].dims[0]).unwrap_or(0);
-        c.outputs[0].dtype.is_floating() && depth > 0 && !c.outputs[0].is_empty()
+        // cuBLASLt has no bias and no ReLU for float64.
+        c.outputs[0].dtype == DType::F32 && depth > 0 && !c.outputs[0].is_empty()
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, outputs: &[Fact]) -> bool {

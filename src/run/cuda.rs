@@ -8,7 +8,7 @@ use crate::base::{Code, Diagnostic, Error, Result};
 use crate::device::cuda::{
     Addresses, AllReduce, Context, CudaBuffer, CudaCommand, CudaError, CudaErrorKind, CudaKernel, CudaLaunch, CudaStep,
     Event, FailureText, Gpu, Graphs, MapStep, PeerRoute, PinnedMemory, Placed, Rank, StepFailure, ThroughHost, Upload,
-    load_kernel, map_kernel, prepare_kernels, route,
+    load_kernel, map_kernel, prepare_kernels, route, write_now,
 };
 use crate::device::{DeviceId, DeviceInfo, DeviceKind, DeviceMemory, Failure, FailureKind, Span};
 use crate::graph::{KernelContext, NodeId, TensorDesc};
@@ -269,6 +269,9 @@ impl PartWriter<'_> {
                     uploads.push(upload);
                     continue;
                 }
+                if self.lay_down(node).map_err(of_driver)? {
+                    continue;
+                }
                 let queue = self.schedule.queues[self.schedule.queue_of[id.index()]];
                 let gpu = self.gpu(queue.device);
                 let mut add = |command| commands.push(Placed { node: id.0, gpu, lane: queue.lane, command });
@@ -349,15 +352,20 @@ impl PartWriter<'_> {
             let device = schedule.queues[queue].device;
             self.gpus.iter().find(|g| g.device == device).map(|g| &g.context)
         };
-        let is_upload = |node: usize| self.upload(StepNodeId(node as u32), &schedule.step.nodes[node]).is_some();
+        let is_early = |node: usize| {
+            let copy = &schedule.step.nodes[node];
+            let is_known = || schedule.step.value(schedule.step.base(copy.inputs[0]).0).known().is_some();
+            self.upload(StepNodeId(node as u32), copy).is_some()
+                || copy.copy().is_some_and(|c| c.from.is_host()) && is_known()
+        };
         let mut events: Vec<Option<Event>> = schedule.events.iter().map(|_| None).collect();
         for (node, event) in schedule.signals.iter().enumerate() {
             let Some(event) = event.map(|e| e as usize) else { continue };
             let Some(context) = context(schedule.queue_of[node]) else { continue };
             let waited_for =
                 schedule.events[event].iter().any(|q| self.gpus.iter().any(|g| g.device == schedule.queues[*q].device));
-            // What is uploaded has arrived before any segment begins.
-            if waited_for && !is_upload(node) {
+            // What is uploaded, or known, has arrived before any segment begins.
+            if waited_for && !is_early(node) {
                 events[event] = Some(Event::new(context, false)?);
             }
         }
@@ -372,6 +380,19 @@ impl PartWriter<'_> {
         let bytes = self.schedule.step.value(node.outputs[0]).desc.bytes();
         let to = (self.address(node.outputs[0]), bytes);
         Some(Upload { node: id.0, gpu: self.gpu(node.device), feed: (feed, offset), to })
+    }
+
+    /// Copies a constant's bytes once for all steps: nothing else is ever put where copies go. False for other nodes.
+    fn lay_down(&self, node: &StepNode) -> Result<bool, CudaError> {
+        let Some(copy) = node.copy() else { return Ok(false) };
+        let (base, offset) = self.schedule.step.base(node.inputs[0]);
+        let Some(array) = self.schedule.step.value(base).known().filter(|_| copy.from.is_host()) else {
+            return Ok(false);
+        };
+        let context = &self.gpus[self.gpu(copy.to)].context;
+        // SAFETY: the destination is the plan's, which does not run yet.
+        unsafe { write_now(context, self.address(node.outputs[0]), &array.bytes()[offset..offset + copy.bytes])? };
+        Ok(true)
     }
 
     fn copy(&self, node: &StepNode, copy: &CopyInfo) -> Result<Option<CudaCommand>, CudaError> {

@@ -44,7 +44,13 @@ pub(super) fn check_room(
         let (room, there) = if let Some(limit) = info.memory_limit {
             (limit.saturating_sub(stays), format!("{stays} of {limit} in use"))
         } else if let Some(identity) = &info.cuda {
-            let memory = Context::open(identity).and_then(|c| c.memory()).map_err(|e| cuda_error(info, e))?;
+            // A plan that is only looked at opens no GPU.
+            let context = match (Context::opened(identity), give_way) {
+                (None, GiveWay::Plans) => None,
+                _ => Some(Context::open(identity).map_err(|e| cuda_error(info, e))?),
+            };
+            let total = identity.memory_bytes as usize;
+            let memory = context.map_or(Ok((total, total)), |c| c.memory()).map_err(|e| cuda_error(info, e))?;
             let room = memory.0 as u64 + held.saturating_sub(stays);
             (room, format!("{room} of {} free", memory.1))
         } else {

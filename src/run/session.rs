@@ -459,6 +459,9 @@ impl<'g> Session<'g> {
             };
             return Err(Diagnostic::at(code, message, graph_node.source).into());
         }
+        if step.undo.is_empty() {
+            state.undo.clear();
+        }
         for &variable in &step.initializes {
             state.store.set_initialized(variable);
         }

@@ -84,6 +84,7 @@ fn kind(result: CUresult) -> CudaErrorKind {
         | CUDA_ERROR_DEVICE_UNAVAILABLE
         | CUDA_ERROR_EXTERNAL_DEVICE
         | CUDA_ERROR_DEINITIALIZED
+        | CUDA_ERROR_MPS_CLIENT_TERMINATED
         | CUDA_ERROR_UNKNOWN => CudaErrorKind::ContextLost,
         _ => CudaErrorKind::Refused,
     }

@@ -28,6 +28,13 @@ fn calling() -> MutexGuard<'static, BTreeMap<Vec<i32>, Arc<Communicators>>> {
     MADE.lock().unwrap_or_else(|e| e.into_inner())
 }
 
+/// Held while sums are enqueued, so that two sessions never reach two GPUs in opposite order, where each would wait for
+/// the other.
+pub(super) fn in_turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(|e| e.into_inner())
+}
+
 impl Communicators {
     fn of(contexts: &[&Arc<Context>]) -> CudaResult<Arc<Communicators>> {
         let numbers: Vec<i32> = contexts.iter().map(|c| c.identity.ordinal).collect();

@@ -3,9 +3,10 @@
 //! A context is opened by the first plan that uses its GPU and stays for the process's life, as CUDA's own primary
 //! contexts do. Invariant: cudarc's tracking of events is not used; what must wait for what is the planner's business.
 
-use super::call::{Called, CudaResult};
+use super::call::{Called, CudaError, CudaErrorKind, CudaResult};
 use super::identity::CudaIdentity;
 use super::kernels::Kernels;
+use super::libraries::driver_function;
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUevent, CUstream};
 use std::collections::BTreeMap;
@@ -40,7 +41,13 @@ impl Context {
         let mut open = OPEN.lock().unwrap_or_else(|e| e.into_inner());
         let key = (identity.ordinal, identity.instance);
         if let Some(context) = open.get(&key) {
-            return Ok(context.clone());
+            return match context.lost() {
+                Some(why) => {
+                    let said = format!("the GPU's context, which was lost earlier ({why}); run the program again");
+                    Err(CudaError { call: "cuCtxSetCurrent", said, kind: CudaErrorKind::ContextLost })
+                }
+                None => Ok(context.clone()),
+            };
         }
         result::init().called("cuInit")?;
         let device = result::device::get(identity.ordinal).called("cuDeviceGet")?;
@@ -48,7 +55,7 @@ impl Context {
         let (raw, capability) = unsafe {
             let raw = match identity.instance {
                 0 => result::primary_ctx::retain(device).called("cuDevicePrimaryCtxRetain")?,
-                _ => result::ctx::create_v4(std::ptr::null_mut(), 0, device).called("cuCtxCreate_v4")?,
+                _ => create(device)?,
             };
             use sys::CUdevice_attribute_enum as Attribute;
             let of = |attribute| result::device::get_attribute(device, attribute).called("cuDeviceGetAttribute");
@@ -65,6 +72,12 @@ impl Context {
         });
         open.insert(key, context.clone());
         Ok(context)
+    }
+
+    /// The context of this GPU, if it is open.
+    pub fn opened(identity: &CudaIdentity) -> Option<Arc<Context>> {
+        let open = OPEN.lock().unwrap_or_else(|e| e.into_inner());
+        open.get(&(identity.ordinal, identity.instance)).cloned()
     }
 
     /// Makes the context this thread's current one.
@@ -105,6 +118,19 @@ impl Context {
     }
 }
 
+/// One more context on a GPU. The function's newer forms are not in every driver.
+fn create(device: CUdevice) -> CudaResult<CUcontext> {
+    type Create = unsafe extern "C" fn(*mut CUcontext, u32, CUdevice) -> sys::CUresult;
+    // SAFETY: this is the function's type since CUDA 3.2.
+    let Some(create) = (unsafe { driver_function::<Create>(b"cuCtxCreate_v2\0") }) else {
+        return Err(CudaError::refused("cuCtxCreate", "no such function in the driver"));
+    };
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the pointer is to a live handle, and the device is the driver's.
+    unsafe { create(&mut context, 0, device) }.called("cuCtxCreate")?;
+    Ok(context)
+}
+
 /// A stream that waits for no other by itself.
 pub struct Stream {
     pub(super) raw: CUstream,
@@ -130,6 +156,16 @@ impl Stream {
         unsafe {
             result::stream::wait_event(self.raw, event.raw, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT)
                 .called("cuStreamWaitEvent")
+        }
+    }
+
+    /// True if everything enqueued is done.
+    pub fn is_done(&self) -> CudaResult<bool> {
+        self.context.bind()?;
+        // SAFETY: the stream is live.
+        match unsafe { sys::cuStreamQuery(self.raw) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            said => said.called("cuStreamQuery").map(|()| true),
         }
     }
 
@@ -187,8 +223,15 @@ impl Event {
 
     /// Milliseconds from another event of the same GPU to this one; both are done.
     pub fn since(&self, earlier: &Event) -> CudaResult<f32> {
-        // SAFETY: both are live.
-        unsafe { result::event::elapsed(earlier.raw, self.raw) }.called("cuEventElapsedTime")
+        type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> sys::CUresult;
+        // SAFETY: this is the function's type in every version; its newer name is not in every driver.
+        let Some(elapsed) = (unsafe { driver_function::<Elapsed>(b"cuEventElapsedTime\0") }) else {
+            return Err(CudaError::refused("cuEventElapsedTime", "no such function in the driver"));
+        };
+        let mut ms = 0.0;
+        // SAFETY: the pointer is to a live number, and both events are live.
+        unsafe { elapsed(&mut ms, earlier.raw, self.raw) }.called("cuEventElapsedTime")?;
+        Ok(ms)
     }
 }
 
@@ -273,7 +316,7 @@ impl CudaMemory {
 
 /// Waits for the default stream, which other streams do not: a copy from pageable memory returns when its bytes are
 /// staged, a memset before it has run.
-fn settle() -> CudaResult<()> {
+pub(super) fn settle() -> CudaResult<()> {
     // SAFETY: null is the current context's default stream.
     unsafe { result::stream::synchronize(std::ptr::null_mut()) }.called("cuStreamSynchronize")
 }

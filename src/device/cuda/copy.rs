@@ -59,6 +59,20 @@ pub unsafe fn zero(stream: &Stream, to: u64, bytes: usize) -> CudaResult<()> {
     unsafe { result::memset_d8_async(to, 0, bytes, stream.raw) }.called("cuMemsetD8Async")
 }
 
+/// Copies host bytes to a GPU, and waits for it; for what is laid down when a plan is loaded.
+///
+/// # Safety
+/// The destination is as long as the bytes, and nobody uses it meanwhile.
+pub unsafe fn write_now(context: &Arc<Context>, to: u64, bytes: &[u8]) -> CudaResult<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    context.bind()?;
+    // SAFETY: by this function's contract.
+    unsafe { result::memcpy_htod_sync(to, bytes) }.called("cuMemcpyHtoD")?;
+    super::context::settle()
+}
+
 /// How bytes get from one GPU to another.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PeerRoute {

@@ -33,6 +33,9 @@ unsafe impl Sync for Blas {}
 
 struct Lt(lt::cublasLtHandle_t);
 
+/// The boundary that a bias must start on, in bytes: kernels read it in vectors.
+const BIAS_ALIGN: u64 = 16;
+
 /// A product with its addresses, ready to be enqueued.
 pub struct PreparedGemm {
     gemm: Gemm,
@@ -44,10 +47,35 @@ pub struct PreparedGemm {
 
 /// What cuBLASLt wants for one product.
 struct LtCall {
-    desc: lt::cublasLtMatmulDesc_t,
+    desc: Desc,
     /// Of `b`, `a` and `c`, in the order of the transposed product.
-    layouts: [lt::cublasLtMatrixLayout_t; 3],
+    layouts: [Layout; 3],
     algorithm: lt::cublasLtMatmulAlgo_t,
+}
+
+struct Desc(lt::cublasLtMatmulDesc_t);
+struct Layout(lt::cublasLtMatrixLayout_t);
+struct Preference(lt::cublasLtMatmulPreference_t);
+
+impl Drop for Desc {
+    fn drop(&mut self) {
+        // SAFETY: made with the value, and used by nobody any more.
+        let _ = unsafe { cublaslt::destroy_matmul_desc(self.0) };
+    }
+}
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        let _ = unsafe { cublaslt::destroy_matrix_layout(self.0) };
+    }
+}
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        let _ = unsafe { cublaslt::destroy_matmul_pref(self.0) };
+    }
 }
 
 // SAFETY: descriptors are plain memory of the library, used by one thread at a time.
@@ -89,20 +117,22 @@ impl Blas {
         Ok(made)
     }
 
-    /// Prepares a product, whose buffers `address` finds.
+    /// Prepares a product, whose buffers `address` finds. Where cuBLASLt has no algorithm that takes bias and ReLU in,
+    /// the product is without them, as [`PreparedGemm::has_epilogue`] tells.
     ///
     /// # Errors
-    /// Sizes beyond the library's, or no algorithm.
+    /// Sizes beyond the library's.
     pub fn prepare(&self, gemm: &Gemm, address: impl Fn(CudaBuffer) -> u64) -> CudaResult<PreparedGemm> {
         if [gemm.m, gemm.n, gemm.k].iter().any(|n| i32::try_from(*n).is_err()) {
             let said = format!("a product of [{}, {}] and [{}, {}] is beyond 2³¹", gemm.m, gemm.k, gemm.k, gemm.n);
             return Err(CudaError::refused("cublasGemmEx", said));
         }
-        let (a, b, c) = (address(gemm.a), address(gemm.b), address(gemm.c));
-        let lt = match gemm.bias.is_some() || gemm.relu {
-            true => Some(self.lt_call(gemm, gemm.bias.map(&address))?),
-            false => None,
-        };
+        self.context.bind()?;
+        let addresses = [gemm.a, gemm.b, gemm.c].map(&address);
+        let bias = gemm.bias.map(&address);
+        let fits = (gemm.bias.is_some() || gemm.relu) && bias.is_none_or(|b| b % BIAS_ALIGN == 0);
+        let lt = if fits { self.lt_call(gemm, addresses, bias).ok() } else { None };
+        let [a, b, c] = addresses;
         Ok(PreparedGemm { gemm: gemm.clone(), a, b, c, lt })
     }
 
@@ -113,13 +143,13 @@ impl Blas {
         let [a, b, c] = [product.a, product.b, product.c].map(|p| p as *mut c_void);
         if let Some(call) = &product.lt {
             let handle = self.lt()?;
-            let [lb, la, lc] = call.layouts;
+            let [lb, la, lc] = [&call.layouts[0], &call.layouts[1], &call.layouts[2]].map(|l| l.0);
             let (workspace, bytes) = (self.workspace.address().cast(), self.workspace.len());
             // SAFETY: addresses and descriptors were made for each other, and live as long as the plan.
             return unsafe {
                 cublaslt::matmul(
                     handle,
-                    call.desc,
+                    call.desc.0,
                     one,
                     zero,
                     b,
@@ -183,7 +213,7 @@ impl Blas {
         made.as_ref().map(|l| l.0).ok_or_else(missing)
     }
 
-    fn lt_call(&self, gemm: &Gemm, bias: Option<u64>) -> CudaResult<LtCall> {
+    fn lt_call(&self, gemm: &Gemm, [a, b, c]: [u64; 3], bias: Option<u64>) -> CudaResult<LtCall> {
         let handle = self.lt()?;
         let Gemm { m, n, k, transpose_a, transpose_b, dtype, relu, .. } = *gemm;
         let (data, compute) = match (dtype, self.tf32) {
@@ -193,9 +223,10 @@ impl Blas {
         };
         use lt::cublasLtMatmulDescAttributes_t as Attribute;
         let desc = cublaslt::create_matmul_desc(compute, data).map_err(lt_failed("cublasLtMatmulDescCreate"))?;
+        let desc = Desc(desc);
         let set = |attribute, value: *const c_void, bytes| {
             // SAFETY: the value has this many bytes.
-            unsafe { cublaslt::set_matmul_desc_attribute(desc, attribute, value, bytes) }
+            unsafe { cublaslt::set_matmul_desc_attribute(desc.0, attribute, value, bytes) }
                 .map_err(lt_failed("cublasLtMatmulDescSetAttribute"))
         };
         for (attribute, transposed) in [
@@ -217,22 +248,35 @@ impl Blas {
         }
         let layout = |rows: usize, columns: usize| {
             cublaslt::create_matrix_layout(data, rows as u64, columns as u64, rows as i64)
+                .map(Layout)
                 .map_err(lt_failed("cublasLtMatrixLayoutCreate"))
         };
         let stored = |rows, columns, transposed| if transposed { layout(columns, rows) } else { layout(rows, columns) };
         let layouts = [stored(n, k, transpose_b)?, stored(k, m, transpose_a)?, layout(n, m)?];
         let preference = cublaslt::create_matmul_pref().map_err(lt_failed("cublasLtMatmulPreferenceCreate"))?;
-        let bytes = self.workspace.len();
-        // SAFETY: all descriptors are live; the preference is destroyed once it was used.
-        let found = unsafe {
-            let limit = lt::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
-            cublaslt::set_matmul_pref_attribute(preference, limit, (&raw const bytes).cast(), size_of_val(&bytes))
-                .map_err(lt_failed("cublasLtMatmulPreferenceSetAttribute"))?;
-            let [lb, la, lc] = layouts;
-            let found = cublaslt::get_matmul_algo_heuristic(handle, desc, lb, la, lc, lc, preference);
-            let _ = cublaslt::destroy_matmul_pref(preference);
-            found.map_err(lt_failed("cublasLtMatmulAlgoGetHeuristic"))?
+        let preference = Preference(preference);
+        let prefer = |attribute, value: *const c_void, bytes| {
+            // SAFETY: the value has this many bytes.
+            unsafe { cublaslt::set_matmul_pref_attribute(preference.0, attribute, value, bytes) }
+                .map_err(lt_failed("cublasLtMatmulPreferenceSetAttribute"))
         };
+        use lt::cublasLtMatmulPreferenceAttributes_t as Limit;
+        let bytes = self.workspace.len();
+        prefer(Limit::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const bytes).cast(), size_of_val(&bytes))?;
+        // Buffers start where the plan puts them; without being told, the library takes them to be on 256 bytes.
+        for (attribute, address) in [
+            (Limit::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b),
+            (Limit::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a),
+            (Limit::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c),
+            (Limit::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c),
+        ] {
+            let boundary = 1u32 << address.trailing_zeros().min(8);
+            prefer(attribute, (&raw const boundary).cast(), size_of_val(&boundary))?;
+        }
+        let [lb, la, lc] = [&layouts[0], &layouts[1], &layouts[2]].map(|l| l.0);
+        // SAFETY: all descriptors are live.
+        let found = unsafe { cublaslt::get_matmul_algo_heuristic(handle, desc.0, lb, la, lc, lc, preference.0) }
+            .map_err(lt_failed("cublasLtMatmulAlgoGetHeuristic"))?;
         Ok(LtCall { desc, layouts, algorithm: found.algo })
     }
 }
@@ -251,15 +295,10 @@ impl Drop for Blas {
     }
 }
 
-impl Drop for LtCall {
-    fn drop(&mut self) {
-        // SAFETY: made in `lt_call`, and used by nobody any more.
-        unsafe {
-            for layout in self.layouts {
-                let _ = cublaslt::destroy_matrix_layout(layout);
-            }
-            let _ = cublaslt::destroy_matmul_desc(self.desc);
-        }
+impl PreparedGemm {
+    /// True if bias and ReLU, where the product has them, are part of it.
+    pub fn has_epilogue(&self) -> bool {
+        self.lt.is_some() || self.gemm.bias.is_none() && !self.gemm.relu
     }
 }
 

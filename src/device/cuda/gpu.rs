@@ -18,15 +18,17 @@ pub struct Gpu {
     pub context: Arc<Context>,
     info: DeviceInfo,
     account: Arc<MemoryUse>,
-    streams: [Stream; Lane::ALL.len()],
+    /// Gone before the stream that it is set to.
     blas: OnceLock<Blas>,
+    streams: [Stream; Lane::ALL.len()],
     staging: Mutex<Option<Staging>>,
     tf32: bool,
 }
 
-/// Two pinned buffers, each with the event of its last copy.
+/// Two pinned buffers, each with the event of its last copy, and which is next.
 struct Staging {
     buffers: [(PinnedMemory, Event); 2],
+    next: usize,
 }
 
 impl Gpu {
@@ -77,7 +79,7 @@ impl Gpu {
             let buffer = || -> CudaResult<(PinnedMemory, Event)> {
                 Ok((PinnedMemory::allocate(&self.context, STAGING_BYTES)?, Event::new(&self.context, false)?))
             };
-            *staging = Some(Staging { buffers: [buffer()?, buffer()?] });
+            *staging = Some(Staging { buffers: [buffer()?, buffer()?], next: 0 });
         }
         Ok(())
     }
@@ -90,11 +92,11 @@ impl Gpu {
     pub unsafe fn upload(&self, bytes: &[u8], to: u64) -> CudaResult<()> {
         self.prepare_staging()?;
         let mut staging = self.lock_staging();
-        let Some(Staging { buffers }) = staging.as_mut() else { return Ok(()) };
+        let Some(Staging { buffers, next }) = staging.as_mut() else { return Ok(()) };
         self.context.bind()?;
         let stream = self.stream(Lane::FromHost);
         for (i, piece) in bytes.chunks(STAGING_BYTES).enumerate() {
-            let (buffer, copied) = &buffers[i % 2];
+            let (buffer, copied) = &buffers[std::mem::replace(next, 1 - *next)];
             // The buffer's last copy may still be reading it.
             copied.synchronize()?;
             // SAFETY: the buffer is as large as the largest piece, and no copy reads it now.

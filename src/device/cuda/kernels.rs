@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Options of every compilation: each operation is rounded by itself, as on the host.
 const OPTIONS: [&str; 2] = ["--fmad=false", "--std=c++17"];
@@ -43,6 +44,7 @@ impl Kernels {
             return Ok(());
         }
         context.bind()?;
+        missing.retain(|(f, _)| self.load_from_process(context.capability, *f).is_none());
         let folder = folder(context);
         missing.retain(|(f, _)| self.load_from_disk(folder.as_ref(), *f).is_none());
         if missing.is_empty() {
@@ -55,6 +57,12 @@ impl Kernels {
         for (f, _) in &missing {
             self.find(batch, *f)?;
         }
+        let image: Arc<[u8]> = image.into();
+        let mut images = images();
+        for (f, _) in &missing {
+            images.insert((context.capability, *f), (batch, image.clone()));
+        }
+        drop(images);
         if let Some(folder) = folder {
             keep(&folder, batch, &image, &missing);
         }
@@ -65,6 +73,14 @@ impl Kernels {
     pub(super) fn function(&self, code: &CudaCode) -> CudaResult<CUfunction> {
         let found = self.functions.get(&fingerprint(code.text())).copied();
         found.ok_or_else(|| CudaError::refused("cuModuleGetFunction", "a kernel that was not prepared"))
+    }
+
+    fn load_from_process(&mut self, capability: i32, f: u128) -> Option<()> {
+        let (batch, image) = images().get(&(capability, f)).cloned()?;
+        if !self.modules.contains_key(&batch) {
+            self.load(batch, &image).ok()?;
+        }
+        self.find(batch, f).ok()
     }
 
     fn load_from_disk(&mut self, folder: Option<&PathBuf>, f: u128) -> Option<()> {
@@ -100,6 +116,14 @@ impl Kernels {
     }
 }
 
+/// What this process has compiled, by card and text, so that several GPUs of one kind compile once.
+type Images = HashMap<(i32, u128), (u128, Arc<[u8]>)>;
+
+fn images() -> MutexGuard<'static, Images> {
+    static IMAGES: OnceLock<Mutex<Images>> = OnceLock::new();
+    IMAGES.get_or_init(Mutex::default).lock().unwrap_or_else(|e| e.into_inner())
+}
+
 /// The name of a kernel in its module.
 fn entry(fingerprint: u128) -> String {
     format!("turret_{fingerprint:032x}")
@@ -118,7 +142,7 @@ fn module_text(codes: &[(u128, &CudaCode)]) -> String {
 fn fingerprint(text: &str) -> u128 {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
-        (salt, text, PRELUDE).hash(&mut hasher);
+        (salt, text, PRELUDE, OPTIONS).hash(&mut hasher);
         u128::from(hasher.finish())
     };
     half(0) << 64 | half(1)
@@ -218,7 +242,7 @@ fn folder(context: &Context) -> Option<PathBuf> {
 /// Puts a module on disk: the image first, then a pointer to it for each kernel; each appears whole or not at all.
 fn keep(folder: &std::path::Path, batch: u128, image: &[u8], codes: &[(u128, &CudaCode)]) {
     let put = |name: String, bytes: &[u8]| -> std::io::Result<()> {
-        let temporary = folder.join(format!("{name}.{}", std::process::id()));
+        let temporary = folder.join(format!("{name}.{}.{:?}", std::process::id(), std::thread::current().id()));
         std::fs::write(&temporary, bytes)?;
         std::fs::rename(temporary, folder.join(name))
     };

@@ -71,8 +71,13 @@ impl Library {
     }
 }
 
-/// Whether a library can be used; if not, why, and what helps.
+/// Whether a library can be used; if not, why, and what helps. Each is looked for once, and stays loaded.
 pub fn find(library: Library) -> Result<(), String> {
+    static FOUND: [OnceLock<Result<(), String>>; Library::ALL.len()] = [const { OnceLock::new() }; Library::ALL.len()];
+    FOUND[library as usize].get_or_init(|| look_for(library)).clone()
+}
+
+fn look_for(library: Library) -> Result<(), String> {
     let refused = preload();
     // SAFETY: the probes only load the library, whose initialisers are NVIDIA's.
     let is_there = unsafe {
@@ -85,10 +90,49 @@ pub fn find(library: Library) -> Result<(), String> {
         }
     };
     if is_there {
-        return Ok(());
+        // SAFETY: the library is there; this keeps it loaded, which the probe does not.
+        let kept = unsafe {
+            match library {
+                Library::Driver => driver::sys::culib(),
+                Library::Nvrtc => nvrtc::sys::culib(),
+                Library::Cublas => cublas::sys::culib(),
+                Library::CublasLt => cublaslt::sys::culib(),
+                Library::Nccl => nccl::sys::culib(),
+            }
+        };
+        let _ = kept;
+        return if library == Library::Nvrtc { fits_driver() } else { Ok(()) };
     }
     let refused = refused.iter().find(|(l, _)| *l == library).map(|(_, why)| format!(" ({why})"));
     Err(format!("{} was not found{}; {}", library.file(), refused.unwrap_or_default(), library.remedy()))
+}
+
+/// NVRTC's code is for drivers of its own major version or newer.
+fn fits_driver() -> Result<(), String> {
+    if device_count().is_err() {
+        return Ok(());
+    }
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both pointers are to live integers.
+    let said = unsafe { nvrtc::sys::nvrtcVersion(&mut major, &mut minor) };
+    let driver = raw_driver_version() / 1000;
+    if said.result().is_err() || major <= driver {
+        return Ok(());
+    }
+    Err(format!(
+        "libnvrtc.so was found, but it is of CUDA {major}.{minor} and the driver of CUDA {driver}; install the libraries of \
+         CUDA {driver} (pip's wheels end in -cu{driver} there), or a newer driver"
+    ))
+}
+
+/// A function of the driver that cudarc knows by a newer name only.
+///
+/// # Safety
+/// `F` is the function's type.
+pub(super) unsafe fn driver_function<F: Copy>(name: &'static [u8]) -> Option<F> {
+    find(Library::Driver).ok()?;
+    // SAFETY: the library is loaded for good; the type is the caller's business.
+    unsafe { driver::sys::culib().get::<F>(name).ok().map(|f| *f) }
 }
 
 /// The number of GPUs that the driver shows, or why there are none.

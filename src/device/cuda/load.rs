@@ -1,10 +1,12 @@
 //! Turns an op's description into commands: texts become functions, buffers become addresses.
 
 use super::call::CudaResult;
-use super::code::{CudaArg, CudaBuffer, CudaKernel, CudaLaunch};
+use super::code::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, CudaMap, Gemm};
+use super::command::CudaCommand;
 use super::gpu::Gpu;
 use super::launch::KernelCall;
-use super::step::CudaCommand;
+use super::map::{MapStep, Operand, map_kernel};
+use crate::base::Dims;
 
 /// Where a node's buffers are.
 pub struct Addresses<'a> {
@@ -38,11 +40,19 @@ impl Addresses<'_> {
 /// # Errors
 /// What the compiler says.
 pub fn prepare_kernels<'a>(gpu: &Gpu, kernels: impl Iterator<Item = &'a CudaKernel>) -> CudaResult<()> {
-    let codes = kernels.flat_map(|k| &k.launches).filter_map(|l| match l {
-        CudaLaunch::Code { code, .. } => Some(code),
-        _ => None,
-    });
-    gpu.context.kernels().prepare(&gpu.context, codes)
+    let mut codes: Vec<CudaCode> = Vec::new();
+    for launch in kernels.flat_map(|k| &k.launches) {
+        let epilogue = match launch {
+            CudaLaunch::Gemm(gemm) => epilogue(gemm),
+            _ => None,
+        };
+        for launch in [Some(launch), epilogue.as_ref()].into_iter().flatten() {
+            if let CudaLaunch::Code { code, .. } = launch {
+                codes.push(code.clone());
+            }
+        }
+    }
+    gpu.context.kernels().prepare(&gpu.context, &codes)
 }
 
 /// The commands of a description whose texts are prepared.
@@ -50,7 +60,51 @@ pub fn prepare_kernels<'a>(gpu: &Gpu, kernels: impl Iterator<Item = &'a CudaKern
 /// # Errors
 /// A product that the library refuses.
 pub fn load_kernel(gpu: &Gpu, kernel: &CudaKernel, at: &Addresses<'_>) -> CudaResult<Vec<CudaCommand>> {
-    kernel.launches.iter().map(|l| load_launch(gpu, l, at)).collect()
+    let mut commands = Vec::with_capacity(kernel.launches.len());
+    for launch in &kernel.launches {
+        let command = load_launch(gpu, launch, at)?;
+        let apart = match (&command, launch) {
+            (CudaCommand::Gemm(product), CudaLaunch::Gemm(gemm)) if !product.has_epilogue() => epilogue(gemm),
+            _ => None,
+        };
+        commands.push(command);
+        if let Some(apart) = apart {
+            commands.push(load_launch(gpu, &apart, at)?);
+        }
+    }
+    Ok(commands)
+}
+
+/// Bias and ReLU of a product as a kernel of their own, for where cuBLASLt does not take them in.
+fn epilogue(gemm: &Gemm) -> Option<CudaLaunch> {
+    let (m, n, dtype) = (gemm.m, gemm.n, gemm.dtype);
+    let whole: Dims = [m, n].as_slice().into();
+    let mut steps = Vec::new();
+    let (mut inputs, mut buffers) = (vec![(dtype, whole.clone())], vec![gemm.c]);
+    if let Some(bias) = gemm.bias {
+        let operands = vec![Operand::Input(0), Operand::Input(1)];
+        steps.push(MapStep { map: CudaMap::new(CudaMap::SUM), dtype, operands });
+        inputs.push((dtype, [n].as_slice().into()));
+        buffers.push(bias);
+    }
+    if gemm.relu {
+        let of = if steps.is_empty() { Operand::Input(0) } else { Operand::Step(0) };
+        steps.push(MapStep { map: CudaMap::new(CudaMap::RELU), dtype, operands: vec![of] });
+    }
+    if steps.is_empty() {
+        return None;
+    }
+    let launch = map_kernel(&steps, &inputs, &whole).ok()?.launches.into_iter().next()?;
+    let CudaLaunch::Code { code, blocks, threads, shared_bytes, mut args } = launch else { return None };
+    // The kernel's buffers are the product's.
+    for arg in &mut args {
+        match arg {
+            CudaArg::Buffer(CudaBuffer::Input(i, 0)) => *arg = CudaArg::Buffer(buffers[*i]),
+            CudaArg::Buffer(CudaBuffer::Output(..)) => *arg = CudaArg::Buffer(gemm.c),
+            _ => {}
+        }
+    }
+    Some(CudaLaunch::Code { code, blocks, threads, shared_bytes, args })
 }
 
 fn load_launch(gpu: &Gpu, launch: &CudaLaunch, at: &Addresses<'_>) -> CudaResult<CudaCommand> {

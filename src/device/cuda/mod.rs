@@ -7,6 +7,7 @@
 mod call;
 mod code;
 mod collective;
+mod command;
 mod context;
 mod copy;
 mod gemm;
@@ -23,15 +24,16 @@ mod trace;
 pub use call::{CudaError, CudaErrorKind, CudaResult};
 pub use code::{BLOCK, CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, CudaMap, FailureText, Gemm, c_type};
 pub use collective::{AllReduce, Rank};
+pub use command::{CudaCommand, Placed, ThroughHost, Upload};
 pub use context::{Context, CudaMemory, Event, PinnedMemory, Registration};
-pub use copy::{PeerRoute, route};
+pub use copy::{PeerRoute, route, write_now};
 pub use gpu::Gpu;
 pub use identity::{CudaIdentity, identities};
 pub use launch::KernelCall;
 pub use libraries::{LIBRARY_FOLDER, Library, device_count, driver_version, find};
 pub use load::{Addresses, load_kernel, prepare_kernels};
 pub use map::{MapStep, Operand, map_kernel};
-pub use step::{CudaCommand, CudaStep, Graphs, Placed, StepFailure, ThroughHost, Upload};
+pub use step::{CudaStep, Graphs, StepFailure};
 pub use trace::{GpuSpan, Trace};
 
 /// What stands before the kernels of every module.

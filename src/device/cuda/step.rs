@@ -5,81 +5,17 @@
 //! by one call. Invariant: a replayed segment enqueues nothing else and allocates nothing.
 
 use super::call::{Called, CudaError, CudaErrorKind, CudaResult};
-use super::collective::AllReduce;
+use super::collective;
+use super::command::{CudaCommand, Placed, Upload};
 use super::context::{Event, PinnedMemory, Stream};
 use super::copy;
-use super::gemm::PreparedGemm;
 use super::gpu::Gpu;
-use super::launch::KernelCall;
 use super::trace::Trace;
 use crate::device::{DeviceId, Lane};
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUgraphExec};
 use std::sync::{Arc, Mutex, MutexGuard};
-
-/// One thing that is enqueued.
-pub enum CudaCommand {
-    /// Makes the stream wait for an event of the step.
-    Wait(usize),
-    /// Marks an event of the step.
-    Signal(usize),
-    /// Launches a kernel.
-    Kernel(KernelCall),
-    /// A product.
-    Gemm(PreparedGemm),
-    /// Copies within the GPU's memory: destination, source, bytes.
-    Within(u64, u64, usize),
-    /// Sets bytes to zero: destination, bytes.
-    Zero(u64, usize),
-    /// Copies from pinned host memory: destination, source, bytes.
-    FromHost(u64, *const u8, usize),
-    /// Copies to pinned host memory: destination, source, bytes.
-    ToHost(*mut u8, u64, usize),
-    /// Copies from another GPU (its number in the step): destination, GPU, source, bytes.
-    FromPeer(u64, usize, u64, usize),
-    /// Copies from another GPU through pinned host memory.
-    ThroughHost(Box<ThroughHost>),
-    /// A sum over GPUs, on the peer stream of the first.
-    AllReduce(Box<AllReduce>),
-}
-
-/// A copy between GPUs that do not get bytes to each other rightly.
-pub struct ThroughHost {
-    /// Where the bytes go.
-    pub to: u64,
-    /// The sending GPU's number in the step.
-    pub source: usize,
-    /// Where the bytes are.
-    pub from: u64,
-    /// As large as what is copied.
-    pub staging: PinnedMemory,
-    /// Marked when the source may be read, and when the staging memory is full.
-    pub turns: [Event; 2],
-}
-
-/// A command in its place.
-pub struct Placed {
-    /// The step's node, for messages and traces.
-    pub node: u32,
-    /// The GPU's number in the step.
-    pub gpu: usize,
-    /// Its stream.
-    pub lane: Lane,
-    /// What is done.
-    pub command: CudaCommand,
-}
-
-/// Host bytes that are copied to a GPU before the first segment.
-pub struct Upload {
-    /// The step's node.
-    pub node: u32,
-    /// The GPU's number in the step.
-    pub gpu: usize,
-    /// Which feed, and the byte of it where the copy starts.
-    pub feed: (usize, usize),
-    /// Where the bytes go, and how many.
-    pub to: (u64, usize),
-}
+use std::time::{Duration, Instant};
 
 /// Whether segments that ran before are replayed as CUDA graphs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -125,18 +61,49 @@ struct Segment {
     /// The other streams, each with the event that says it has ended.
     others: Vec<(usize, Lane, Event)>,
     fork: Event,
+    /// Whether NCCL is called in it.
+    sums: bool,
     replay: Mutex<Replay>,
 }
+
+/// How often a waiting thread asks one stream before it looks at another.
+const POLLS: u32 = 64;
+
+/// How long streams may wait for a GPU that was lost.
+const GIVEN_UP: Duration = Duration::from_secs(5);
 
 /// How often a segment was enqueued one by one, and its graph.
 #[derive(Default)]
 struct Replay {
     runs: u32,
     graph: Option<Graph>,
+    failed_launches: u32,
     refused: Option<String>,
 }
 
 struct Graph(CUgraphExec, Arc<super::context::Context>);
+
+impl Replay {
+    /// Goes on without a graph, and keeps why; a lost context is an error all the same.
+    fn refuse(&mut self, failure: StepFailure) -> Result<(), StepFailure> {
+        if failure.lost {
+            return Err(failure);
+        }
+        self.graph = None;
+        self.refused = Some(failure.error.to_string());
+        Ok(())
+    }
+
+    /// Goes on without this graph; after the second time, without any.
+    fn refuse_once(&mut self, failure: StepFailure) -> Result<(), StepFailure> {
+        self.failed_launches += 1;
+        if self.failed_launches > 1 || failure.lost {
+            return self.refuse(failure);
+        }
+        self.graph = None;
+        Ok(())
+    }
+}
 
 // SAFETY: handles of contexts that live as long as the process; addresses of memory that the plan and the session own.
 unsafe impl Send for CudaStep {}
@@ -246,8 +213,11 @@ impl CudaStep {
             };
             wait().map_err(|e| self.failed(None, part.origin, e))?;
         }
+        // Calls of NCCL's and launches that hold them have one order for all GPUs.
+        let _in_turn = part.sums.then(collective::in_turn);
         if trace {
             let mut trace = Trace::default();
+            replay.runs += 1;
             self.enqueue(part, Some(&mut trace))?;
             return Ok(Some(trace));
         }
@@ -255,10 +225,7 @@ impl CudaStep {
         if can_replay && replay.graph.is_none() && replay.runs > 0 {
             match self.capture(part) {
                 Ok(graph) => replay.graph = Some(graph),
-                Err(failure) if failure.error.kind != CudaErrorKind::ContextLost => {
-                    replay.refused = Some(failure.error.to_string());
-                }
-                Err(failure) => return Err(failure),
+                Err(failure) => replay.refuse(failure)?,
             }
         }
         if let Some(graph) = &replay.graph {
@@ -267,41 +234,65 @@ impl CudaStep {
                 // SAFETY: the graph and the stream are live.
                 unsafe { result::graph::launch(graph.0, stream.raw) }.called("cuGraphLaunch")
             };
-            launch().map_err(|e| self.failed(None, part.origin, e))?;
-            return Ok(None);
+            match launch().map_err(|e| self.failed(None, part.origin, e)) {
+                Ok(()) => return Ok(None),
+                // Nothing was enqueued. This step goes command by command, and the next may be captured anew.
+                Err(failure) => replay.refuse_once(failure)?,
+            }
         }
         replay.runs += 1;
         self.enqueue(part, None)?;
         Ok(None)
     }
 
-    /// Waits for a segment's work.
+    /// Waits for a segment's work. A GPU that was lost is told at once, though others may wait for it for ever.
     pub fn wait(&self, segment: usize) -> Result<(), StepFailure> {
         let part = &self.segments[segment];
-        let stream = self.gpus[part.origin].stream(Lane::Compute);
-        stream.synchronize().map_err(|e| self.failed(None, part.origin, e))?;
+        let origin = self.gpus[part.origin].stream(Lane::Compute);
+        let failed = |gpu| move |e| self.failed(None, gpu, e);
+        let mut others = part.others.iter().map(|(gpu, lane, _)| (*gpu, *lane)).cycle();
+        let mut polls = 0u32;
+        while !origin.is_done().map_err(failed(part.origin))? {
+            polls = polls.wrapping_add(1);
+            if polls.is_multiple_of(POLLS) {
+                if let Some((gpu, lane)) = others.next() {
+                    self.gpus[gpu].stream(lane).is_done().map_err(failed(gpu))?;
+                }
+                std::thread::yield_now();
+            }
+        }
         // All is done, but only its own calls tell that a GPU was lost.
         let mut asked = part.origin;
         for (gpu, lane, _) in &part.others {
             if std::mem::replace(&mut asked, *gpu) != *gpu {
-                self.gpus[*gpu].stream(*lane).synchronize().map_err(|e| self.failed(None, *gpu, e))?;
+                self.gpus[*gpu].stream(*lane).is_done().map_err(failed(*gpu))?;
             }
         }
         Ok(())
     }
 
     /// Waits for all that was enqueued, whatever became of it, and notes contexts that were lost; true if any was.
+    /// Streams that wait for a lost GPU are given up after some seconds, and their contexts with them.
     pub fn drain(&self) -> bool {
+        let began = Instant::now();
         let mut lost = false;
-        for gpu in &self.gpus {
-            for lane in Lane::ALL {
-                if let Err(e) = gpu.stream(lane).synchronize()
-                    && e.kind == CudaErrorKind::ContextLost
-                {
-                    gpu.context.lose(e.to_string());
-                    lost = true;
+        let mut pending: Vec<&Stream> = self.gpus.iter().flat_map(|g| Lane::ALL.map(|l| g.stream(l))).collect();
+        while !pending.is_empty() {
+            pending.retain(|stream| match stream.is_done() {
+                Ok(done) => !done,
+                Err(e) => {
+                    if e.kind == CudaErrorKind::ContextLost {
+                        stream.context.lose(e.to_string());
+                        lost = true;
+                    }
+                    false
                 }
+            });
+            if lost && began.elapsed() > GIVEN_UP {
+                pending.iter().for_each(|s| s.context.lose("it waits for a GPU that was lost".into()));
+                break;
             }
+            std::thread::yield_now();
         }
         lost
     }
@@ -324,7 +315,11 @@ impl CudaStep {
         let fork = || {
             origin.context.bind()?;
             part.fork.record(start)?;
-            part.others.iter().try_for_each(|(gpu, lane, _)| self.gpus[*gpu].stream(*lane).wait(&part.fork))
+            part.others.iter().try_for_each(|(gpu, lane, _)| {
+                self.gpus[*gpu].context.bind()?;
+                self.gpus[*gpu].stream(*lane).wait(&part.fork)
+            })?;
+            origin.context.bind()
         };
         fork().map_err(|e| self.failed(None, part.origin, e))?;
         if let Some(trace) = &mut trace {
@@ -421,19 +416,26 @@ impl CudaStep {
             unsafe { result::stream::end_capture(stream.raw) }.called("cuStreamEndCapture")
         };
         let graph = end();
-        enqueued?;
-        let graph = graph.map_err(failed)?;
-        if graph.is_null() {
-            return Err(failed(CudaError::refused("cuStreamEndCapture", "no graph")));
-        }
+        let captured = graph.as_ref().is_ok_and(|g| !g.is_null());
         // SAFETY: the graph is live until it is destroyed here; its executable form is its own.
-        let executable = unsafe {
+        let made = captured.then(|| unsafe {
+            let graph = *graph.as_ref().unwrap_or(&std::ptr::null_mut());
             let mut made = std::ptr::null_mut();
-            let said = sys::cuGraphInstantiateWithFlags(&mut made, graph, 0).called("cuGraphInstantiate");
+            let said = match enqueued.is_ok() {
+                true => sys::cuGraphInstantiateWithFlags(&mut made, graph, 0).called("cuGraphInstantiate"),
+                false => Ok(()),
+            };
             let _ = result::graph::destroy(graph);
             said.map(|()| made)
-        };
-        Ok(Graph(executable.map_err(failed)?, origin.context.clone()))
+        });
+        enqueued?;
+        graph.map_err(failed)?;
+        let none = || CudaError::refused("cuStreamEndCapture", "no graph");
+        let executable = Graph(made.ok_or_else(none).map_err(failed)?.map_err(failed)?, origin.context.clone());
+        // The first launch would take what the graph needs of the device's memory; rather now.
+        // SAFETY: both are live.
+        unsafe { result::graph::upload(executable.0, stream.raw) }.called("cuGraphUpload").map_err(failed)?;
+        Ok(executable)
     }
 
     fn failed(&self, node: Option<u32>, gpu: usize, error: CudaError) -> StepFailure {
@@ -464,6 +466,7 @@ impl Segment {
         Ok(Segment {
             others: others.collect::<CudaResult<_>>()?,
             fork: Event::new(&gpus[origin].context, false)?,
+            sums: commands.iter().any(|c| matches!(c.command, CudaCommand::AllReduce(_))),
             commands,
             origin,
             replay: Mutex::default(),

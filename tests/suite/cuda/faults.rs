@@ -94,12 +94,21 @@ fn child_launches_that_are_refused() {
             struck.fails(&format!("launch:{launch}"), 24, &[&says[..], &[" failed with "]].concat());
             struck.goes_on(24);
         }
-        // A graph's launch.
+        // A graph's launch: the step goes on command by command, and the next is captured anew; after the second time
+        // the session stays without, and says so.
         let g = Graph::new();
         let struck = Struck::new(&g, way, true, 3);
-        let said = "cuGraphLaunch failed with CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES";
-        struck.fails("launch:graph:1", 24, &[&says[..], &[said]].concat());
-        struck.goes_on(24);
+        let launches = || struck.standin.calls("cuGraphLaunch");
+        for time in 0..2 {
+            struck.standin.fault("launch:graph:1").unwrap();
+            struck.goes_on(24);
+            struck.standin.fault("").unwrap();
+            let before = launches();
+            struck.goes_on(24);
+            assert_eq!(launches() > before, time == 0);
+        }
+        let warnings = struck.session.warnings().join("\n");
+        assert!(warnings.contains("cuGraphLaunch failed with CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"), "{warnings}");
     }
     // Without graphs, what was launched before may have changed variables: then the session says so until they are loaded.
     let g = Graph::new();
