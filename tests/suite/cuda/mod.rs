@@ -101,6 +101,7 @@ fn towers_train_to_the_hosts_figures_whatever_the_order() {
     run_tests(&["cuda::steps::child_towers"], 4, 7, &[]);
     run_tests(&["cuda::steps::child_towers"], 1, 8, &[]);
     run_tests(&["cuda::steps::child_an_untrained"], 2, 8, &[]);
+    run_tests(&["cuda::steps::child_products"], 1, 8, &[]);
 }
 
 #[test]

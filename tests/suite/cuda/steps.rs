@@ -2,6 +2,7 @@
 
 use super::in_child;
 use super::program::{WAYS, Way, batch, build, cuda, start, train};
+use turret::base::{Array, DType};
 use turret::device::Machine;
 use turret::graph::Graph;
 use turret::run::{CudaOptions, Session, SessionOptions};
@@ -125,5 +126,50 @@ fn child_an_untrained_way_is_traced() {
         let (_, metadata) = session.run_traced(&feeds, &[program.loss], &[program.train]).unwrap();
         let on = |gpu: u16| metadata.spans.iter().filter(|(_, d, s)| d.0 == gpu && s.end_ns >= s.start_ns).count();
         assert!(on(1) > 10 && on(2) > 10, "{:?}", metadata.spans);
+    }
+}
+
+#[test]
+fn child_products_of_odd_places_take_bias_and_relu_in_or_not() {
+    if !in_child() {
+        return;
+    }
+    let standin = Standin::loaded().unwrap();
+    for (dtype, odd, bias_at) in [(DType::F32, 1, 0), (DType::F32, 3, 1), (DType::F32, 0, 4), (DType::F64, 1, 0)] {
+        let of = |device: &str, options: SessionOptions| {
+            let g = Graph::new();
+            let x = g.placeholder(dtype, [8, 5], "x");
+            let (w, b) = (g.placeholder(dtype, [5, 3], "w"), g.placeholder(dtype, [9], "b"));
+            let y = g.device(device, || {
+                // Runs of the fed bytes, which start wherever they start.
+                let (x, b) = (x.slice(&[odd, 0], &[4, 5]), b.slice(&[bias_at], &[3]));
+                let product = x.matmul(w) + b;
+                [product.relu(), x.matmul(w).relu(), product]
+            });
+            let session = Session::new(&g, options).unwrap();
+            let array = |dims: &[usize]| {
+                let len: usize = dims.iter().product();
+                let drawn: Vec<f64> = (0..len).map(|i| ((i * 37 % 19) as f64 - 9.0) / 4.0).collect();
+                Array::from_f64(dtype, dims, &drawn).unwrap()
+            };
+            let (fx, fw, fb) = (array(&[8, 5]), array(&[5, 3]), array(&[9]));
+            let feeds = [(x, &fx), (w, &fw), (b, &fb)];
+            let mut got = Vec::new();
+            for fetches in [&y[..1], &y[1..2], &y[..]] {
+                for _ in 0..3 {
+                    got.extend(session.run(&feeds, fetches, &[]).unwrap());
+                }
+            }
+            got
+        };
+        let before = standin.calls("cublasLtMatmul");
+        let (got, want) = (of("/gpu:0", cuda(1)), of("/cpu:0", SessionOptions::on(Machine::host())));
+        assert_eq!(got.len(), want.len());
+        for (got, want) in got.iter().zip(&want) {
+            let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-5;
+            assert!(got.to_f64().iter().zip(&want.to_f64()).all(near), "{dtype}, row {odd}: {got:?}, want {want:?}");
+        }
+        // cuBLASLt has no epilogues for doubles.
+        assert_eq!(standin.calls("cublasLtMatmul") > before, dtype == DType::F32, "{dtype}");
     }
 }

@@ -186,6 +186,13 @@ pub struct Heuristic {
 
 const ALGO: u64 = 0x7574_7272_6574;
 
+/// The preferences that say on which boundaries A, B, C and D start, and what they are where nobody says.
+const ALIGNMENTS: [c_int; 4] = [5, 6, 7, 8];
+const ALIGNED: u64 = 256;
+
+/// The boundary that a bias must start on.
+const BIAS_ALIGNED: u64 = 16;
+
 blas! {
     fn cublasLtCreate(out: *mut u64) |s| {
         s.current().map_err(|_| 1)?;
@@ -209,12 +216,19 @@ blas! {
     fn cublasLtMatmulPreferenceCreate(out: *mut u64) |s| { create(s, out, &[]) }
     fn cublasLtMatmulPreferenceDestroy(preference: u64) |_s| { destroy(preference) }
     fn cublasLtMatmulPreferenceSetAttribute(preference: u64, attribute: c_int, from: *const u8, size: usize) |_s| { set(preference, attribute, from, size) }
-    fn cublasLtMatmulAlgoGetHeuristic(_handle: u64, desc: u64, a: u64, b: u64, c: u64, d: u64, _preference: u64, wanted: c_int, out: *mut Heuristic, count: *mut c_int) |_s| {
+    fn cublasLtMatmulAlgoGetHeuristic(_handle: u64, desc: u64, a: u64, b: u64, c: u64, d: u64, preference: u64, wanted: c_int, out: *mut Heuristic, count: *mut c_int) |_s| {
         *count = 0;
-        lookup(desc, [a, b, c, d])?;
-        if wanted > 0 {
+        let (found, _) = lookup(desc, [a, b, c, d])?;
+        // As cuBLASLt has it: doubles have the default epilogue alone.
+        let is_plain = matches!(found.desc.get(EPILOGUE), 0 | 1);
+        if wanted > 0 && (is_plain || found.layouts[0].get(TYPE) as c_int != REAL_64F) {
             let mut algo = [0; 8];
             algo[0] = ALGO;
+            let preferred = objects().get(&preference).cloned().unwrap_or_default();
+            for (i, attribute) in ALIGNMENTS.into_iter().enumerate() {
+                let said = preferred.get(attribute);
+                algo[1 + i] = if said == 0 { ALIGNED } else { said };
+            }
             out.write(Heuristic { algo, workspace: 0, state: 0, waves: 1.0, reserved: [0; 4] });
             *count = 1;
         }
@@ -225,6 +239,17 @@ blas! {
         if !algo.is_null() && *algo != ALGO {
             say("cublasLtMatmul: the algorithm is not one that cublasLtMatmulAlgoGetHeuristic gave");
             return Err(INVALID_VALUE);
+        }
+        for (i, address) in [a, b, c, d].into_iter().enumerate().filter(|_| !algo.is_null()) {
+            let aligned = *algo.add(1 + i);
+            if !address.is_multiple_of(aligned) {
+                say(&format!("cublasLtMatmul: matrix {i} is at {address:#x}, the preference promised a boundary of {aligned} bytes"));
+                return Err(EXECUTION_FAILED);
+            }
+        }
+        if epilogue(&found.desc)?.bias.is_some_and(|b| !b.is_multiple_of(BIAS_ALIGNED)) {
+            say("cublasLtMatmul: the bias does not start on 16 bytes");
+            return Err(EXECUTION_FAILED);
         }
         if workspace_size > 0 && workspace != 0 && s.space.range(workspace, workspace_size).is_err() {
             say("cublasLtMatmul: the workspace is no live allocation");
