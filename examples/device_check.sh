@@ -17,7 +17,8 @@ failed, 2 where there is no CUDA to check. '--quick' does less of everything, '-
 Beside the driver it needs NVRTC and cuBLAS. Where the CUDA toolkit is not on the library path, take pip's wheels, put
 their libraries in one folder and name it:
 
-    pip install --target wheels nvidia-cuda-nvrtc nvidia-cublas
+    pip install --target wheels nvidia-cuda-nvrtc nvidia-cublas             # a driver of CUDA 13
+    pip install --target wheels nvidia-cuda-nvrtc-cu12 nvidia-cublas-cu12   # a driver of CUDA 12
     mkdir -p libs && find "\$PWD/wheels" -name 'lib*.so*' -exec ln -sf {} libs/ \;
     TURRET_CUDA_LIBS=\$PWD/libs ./device_check
 TEXT

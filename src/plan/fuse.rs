@@ -1,8 +1,9 @@
 //! Fuse: chains of element-wise nodes on a CUDA GPU become one node, and a bias and ReLU become part of their product.
 //!
 //! A node is taken into the one that reads it where nothing else reads it or waits for it, so that it may as well run
-//! at the reader's time. Invariant: every element is computed by the same operations as before, and nothing that is
-//! fetched, changed, or can fail is touched.
+//! at the reader's time. Invariant: every element of a chain is computed by the same operations as before, and nothing
+//! that is fetched, changed, or can fail is touched. A product's bias and ReLU are cuBLASLt's, which sums in an order of
+//! its own.
 
 use super::schedule::needed_nodes;
 use super::step::{Fetch, Fusion, Origin, Part, Partitioned, StepNodeId, StepNodeKind, ValueId};
