@@ -150,7 +150,10 @@ fn in_place(
         let (base, offset) = p.base(input);
         let buffer = p.value(base);
         let computed = matches!(buffer.origin, Origin::Computed(_)) && buffer.device == node.device;
-        let whole = offset == 0 && buffer.desc.bytes() == p.value(output).desc.bytes();
+        let desc = &p.value(output).desc;
+        // What is broadcast is read again for later elements.
+        let alike = p.value(input).desc.len() == desc.len();
+        let whole = offset == 0 && alike && buffer.desc.bytes() == desc.bytes();
         let in_compute_region = matches!(plan.places[base.index()], Some((Region::Compute, _)));
         let dies = last_use[base.index()] == Some(LastUse::At(at));
         // Other inputs in the same buffer must be element for element the same.

@@ -3,10 +3,12 @@
 //!
 //! On a machine with a GPU, `TURRET_TEST_CUDA=real` lets the same children run on it.
 
+mod checks;
 mod command;
 mod faults;
 mod nccl;
 mod ops;
+mod plans;
 mod program;
 mod sizes;
 mod steps;
@@ -172,4 +174,58 @@ fn sums_over_gpus_are_right_in_any_order() {
         run_tests(&["cuda::nccl::child"], gpus, seed, &[]);
     }
     run_tests(&["averaging::"], 4, 5, &[]);
+}
+
+#[test]
+fn failed_checks_change_no_variable() {
+    run_tests(&["cuda::checks::child"], 2, 14, &[]);
+}
+
+#[test]
+fn plans_share_and_hold_what_they_should() {
+    run_tests(&["cuda::plans::child"], 1, 15, &[]);
+}
+
+#[test]
+fn kernels_on_disk_that_cannot_be_used_are_compiled_anew() {
+    let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels-on-disk");
+    let _ = std::fs::remove_dir_all(&cache);
+    let child = |compiles: &str| {
+        let vars = [("TURRET_CACHE", cache.to_str().expect("a path in UTF-8")), ("TURRET_TEST_COMPILES", compiles)];
+        run_tests(&["cuda::plans::child_kernels_from_disk"], 1, 16, &vars);
+    };
+    if in_child() || stand_in().is_none() {
+        return;
+    }
+    child("some");
+    child("none");
+    let files = |kind: &str| -> Vec<PathBuf> {
+        let folders = std::fs::read_dir(&cache).expect("a cache folder").map(|f| f.expect("a folder").path());
+        let all = folders.flat_map(|f| std::fs::read_dir(f).expect("a folder").map(|f| f.expect("a file").path()));
+        all.filter(|f| f.extension().is_some_and(|e| e == kind)).collect()
+    };
+    let read = |file: &PathBuf| std::fs::read(file).expect("a file");
+    let write = |file: &PathBuf, bytes: &[u8]| std::fs::write(file, bytes).expect("a file is written");
+    let (images, pointers) = (files("cubin"), files("in"));
+    assert!(images.len() >= 2 && pointers.len() >= 2, "{images:?}, {pointers:?}");
+    // Each way of damage is repaired by the program that meets it.
+    let spoil: [&dyn Fn(); 5] = [
+        &|| images.iter().for_each(|f| write(f, b"no module")),
+        &|| images.iter().for_each(|f| write(f, &read(f)[..read(f).len() / 2])),
+        &|| images.iter().for_each(|f| write(f, b"")),
+        &|| pointers.iter().for_each(|f| write(f, b"no number")),
+        &|| {
+            // Each names a module that is there and has other kernels.
+            let other = |own: &[u8]| pointers.iter().map(read).find(|text| text != own).expect("two modules");
+            let others: Vec<Vec<u8>> = pointers.iter().map(|f| other(&read(f))).collect();
+            pointers.iter().zip(others).for_each(|(f, text)| write(f, &text));
+        },
+    ];
+    for spoil in spoil {
+        spoil();
+        child("some");
+        child("none");
+    }
+    images.iter().for_each(|f| std::fs::remove_file(f).expect("a file goes"));
+    child("some");
 }

@@ -231,3 +231,12 @@ fn a_sum_is_not_written_over_a_buffer_whose_part_it_still_reads() {
     let out = run(&g, x, &[(y + y.slice(&[0, 0], &[1, 2])).reshape([4])], &[]);
     assert_eq!(out[0], floats(&[4.0, 8.0, 8.0, 12.0]));
 }
+
+#[test]
+fn a_sum_is_not_written_over_a_part_that_is_broadcast() {
+    let g = Graph::new();
+    let x = g.placeholder(DType::F32, [4], "x");
+    let table = g.constant(Array::new(&[2, 2], &[10f32, 20.0, 30.0, 40.0]).unwrap());
+    let out = run(&g, x, &[((x * 2f32).slice(&[0], &[2]) + table).reshape([4])], &[]);
+    assert_eq!(out[0], floats(&[12.0, 24.0, 32.0, 44.0]));
+}
