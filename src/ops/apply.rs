@@ -3,7 +3,7 @@
 //! TensorFlow has one `Apply…` node a variable, and turret's GraphDef forms translate. Formulas are those of
 //! TensorFlow's kernels. Absent: making slots and choosing hyper-parameters, which `train` does.
 
-use super::{apply_cuda, apply_kernels};
+use super::{apply_kernels, cuda_apply};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::CudaKernel;
@@ -308,7 +308,7 @@ impl Op for ApplyGradients {
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        apply_cuda::prepare(&ApplyLayout::from_attrs(c.attrs)?, c)
+        cuda_apply::prepare(&ApplyLayout::from_attrs(c.attrs)?, c)
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {

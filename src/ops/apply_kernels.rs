@@ -4,8 +4,8 @@
 //! kernel is prepared. The arithmetic is in `apply_rules`.
 
 use super::apply::{ApplyLayout, UpdateRule, VariableInputs};
-use super::apply_cuda::bad_row_number;
 use super::apply_rules::{Real, Step};
+use super::cuda_apply::bad_row_number;
 use crate::base::DType;
 use crate::device::{CpuKernel, Launch};
 use crate::graph::KernelContext;

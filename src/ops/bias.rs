@@ -1,7 +1,7 @@
 //! `BiasAdd` and `BiasAddGrad`: a vector along the channels.
 
+use super::cuda_reduce;
 use super::number::Number;
-use super::reduce_cuda;
 use super::support::{GRAIN, by_rows};
 use crate::base::{Array, DType, Dims, Shape};
 use crate::device::CpuKernel;
@@ -185,7 +185,7 @@ impl Op for BiasAddGrad {
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
         let (outer, channels, inner) = layout(c.attrs, &c.inputs[0].dims)?;
-        Ok(reduce_cuda::reduce(c.inputs[0].dtype, &[outer, channels, inner], &[true, false, true], reduce_cuda::SUM))
+        Ok(cuda_reduce::reduce(c.inputs[0].dtype, &[outer, channels, inner], &[true, false, true], cuda_reduce::SUM))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {

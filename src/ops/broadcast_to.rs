@@ -1,7 +1,7 @@
 //! `BroadcastTo` and `ReverseV2`: copies with strides of zero and below.
 
 use super::copy::{Copy, Move, move_kernel};
-use super::copy_cuda;
+use super::cuda_copy;
 use super::support::{
     axis_of, build, dims_array, int_array, int_vector, node, scoped, shape_of, sized, sizes_from, strides_of,
 };
@@ -74,7 +74,7 @@ impl Op for BroadcastTo {
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        Ok(copy_cuda::moves(c.inputs[0].dtype, &repeated(c)?))
+        Ok(cuda_copy::moves(c.inputs[0].dtype, &repeated(c)?))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
@@ -146,7 +146,7 @@ impl Op for ReverseV2 {
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        Ok(copy_cuda::moves(c.inputs[0].dtype, &turned(c)?))
+        Ok(cuda_copy::moves(c.inputs[0].dtype, &turned(c)?))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {

@@ -1,7 +1,7 @@
 //! `ConcatV2`, and `ConcatOffset`, which its gradient slices by.
 
 use super::copy::{Copy, Move, move_kernel};
-use super::copy_cuda::{self, Run, Runs};
+use super::cuda_copy::{self, Run, Runs};
 use super::support::{around, axis_of, build, int_array, int_scalar, node, rank_of, scoped, shape_of, sized, with_dim};
 use crate::base::{Array, DType, Shape};
 use crate::device::CpuKernel;
@@ -113,7 +113,7 @@ impl Op for ConcatV2 {
         let (outer, _, inner) = around(&c.outputs[0].dims, axis);
         let run = |(i, v): (usize, &TensorDesc)| Run { part: CudaBuffer::Input(i, 0), len: v.dims[axis] * inner };
         let parts: Vec<Run> = values.iter().enumerate().map(run).collect();
-        Ok(copy_cuda::runs(c.outputs[0].dtype, Runs::Join, outer, &parts))
+        Ok(cuda_copy::runs(c.outputs[0].dtype, Runs::Join, outer, &parts))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {

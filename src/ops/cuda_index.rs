@@ -3,7 +3,7 @@
 //! Sizes are parameters and only the number of axes is text, so that one compilation serves all sizes. Absent: kernels.
 
 use crate::base::DType;
-use crate::device::cuda::{BLOCK, CudaArg, CudaCode};
+use crate::device::cuda::{BLOCK, CudaArg, CudaCode, divisor};
 use std::fmt::Write as _;
 
 /// What `index.cu` gives to every text that computes indices.
@@ -45,20 +45,9 @@ impl Counter {
 
     /// The three parameters `I size, u32 multiplier, u32 shift` by which `quotient` divides.
     pub fn divisor(self, size: usize) -> [CudaArg; 3] {
-        let (multiplier, shift) = if self.wide { (0, 0) } else { divisor(size) };
+        let (multiplier, shift) = if self.wide { (0, 0) } else { divisor(size as u32) };
         [self.size(size), CudaArg::U32(multiplier), CudaArg::U32(shift)]
     }
-}
-
-/// Multiplier and shift that divide numbers below 2^31 by a size: `(n · multiplier >> 32) >> shift`, the method of
-/// Granlund and Montgomery, 1994. A multiplier of 0 stands for a division by 1.
-fn divisor(size: usize) -> (u32, u32) {
-    if size <= 1 {
-        return (0, 0);
-    }
-    let bits = usize::BITS - (size - 1).leading_zeros();
-    let multiplier = (1u64 << (31 + bits)).div_ceil(size as u64);
-    (multiplier as u32, bits - 1)
 }
 
 /// A box of elements, walked in row-major order, and the steps of some views along its axes.
@@ -154,24 +143,6 @@ pub(super) fn choose(count: usize, statements: &dyn Fn(usize) -> String) -> Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quotients_are_exact_below_2_to_the_31() {
-        let sizes = (1..200).chain([255, 256, 257, 641, 1000, 65535, 65537, 1 << 20, (1 << 29) + 1, NARROW - 1]);
-        for size in sizes {
-            let (multiplier, shift) = divisor(size);
-            let quotient = |n: u32| match multiplier {
-                0 => n,
-                m => ((u64::from(n) * u64::from(m)) >> 32) as u32 >> shift,
-            };
-            let near = (0..40).flat_map(|i| [i * size, i * size + size - 1, (i * 53_687_091) / size * size]);
-            for n in near.chain([(1 << 31) - 1, (1 << 31) - 2, 12345]).filter(|n| *n < 1 << 31) {
-                assert_eq!(quotient(n as u32) as usize, n / size, "{n} / {size}");
-                let before = n.saturating_sub(1);
-                assert_eq!(quotient(before as u32) as usize, before / size, "{before} / {size}");
-            }
-        }
-    }
 
     #[test]
     fn a_choice_compares_as_often_as_its_depth() {

@@ -1,6 +1,6 @@
 //! `GatherV2`: picks slices by number; its gradient along axis 0 is rows, not a dense tensor.
 
-use super::indices_cuda::Indices;
+use super::cuda_indices::Indices;
 use super::number::Number;
 use super::strided_slice::Index;
 use super::support::{

@@ -1,7 +1,7 @@
 //! `L2Loss`: half the sum of squares.
 
+use super::cuda_reduce as cuda;
 use super::reduce::{HalfSumOfSquares, numbers};
-use super::reduce_cuda as cuda;
 use super::values::{case, float};
 use crate::base::Shape;
 use crate::device::CpuKernel;

@@ -1,10 +1,10 @@
 //! Reductions over axes: `Sum`, `Mean`, `Prod`, `Max`, `Min`, `All`, `Any`.
 //!
-//! Absent: the loops (`reduce_kernel.rs`, `reduce_cuda.rs`), gradient rules (`reduce_grad.rs`), and `L2Loss`.
+//! Absent: the loops (`reduce_kernel.rs`, `cuda_reduce.rs`), gradient rules (`reduce_grad.rs`), and `L2Loss`.
 
+use super::cuda_reduce::{self as cuda, CudaFold};
 use super::elementwise::{Plain, Wide};
 use super::number::Number;
-use super::reduce_cuda::{self as cuda, CudaFold};
 use super::reduce_grad as grad;
 use super::reduce_kernel::{Fold, reduce};
 use super::values::{array, bools, case, case_with, float, ints};

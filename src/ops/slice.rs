@@ -1,7 +1,7 @@
 //! `Slice`: a box of a tensor, by where it begins and its sizes.
 
 use super::copy::{Copy, Move, move_kernel};
-use super::copy_cuda;
+use super::cuda_copy;
 use super::support::{build, int_array, int_vector, node, rank_of, scoped, shape_of, sizes_from, strides_of};
 use crate::base::{Array, DType, Dims, Shape};
 use crate::device::CpuKernel;
@@ -118,7 +118,7 @@ impl Op for Slice {
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        Ok(copy_cuda::moves(c.inputs[0].dtype, &sliced(c)?))
+        Ok(cuda_copy::moves(c.inputs[0].dtype, &sliced(c)?))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
@@ -227,7 +227,7 @@ impl Op for Pad {
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        Ok(copy_cuda::zero_and_moves(c.inputs[0].dtype, c.outputs[0].bytes(), &padded(c)?))
+        Ok(cuda_copy::zero_and_moves(c.inputs[0].dtype, c.outputs[0].bytes(), &padded(c)?))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {

@@ -1,7 +1,7 @@
 //! `Split` and `SplitV`: cuts along an axis, in equal parts or parts of given sizes.
 
 use super::copy::{Copy, Move, move_kernel};
-use super::copy_cuda::{self, Run, Runs};
+use super::cuda_copy::{self, Run, Runs};
 use super::support::{
     MAX_OUTPUTS, around, axis_of, int_array, int_scalar, int_vector, node, or_zeros, scoped, with_dim,
 };
@@ -210,7 +210,7 @@ fn cuda_cuts(c: &KernelContext<'_>, value: usize, axis_input: usize) -> Result<C
     let (outer, _, inner) = around(&c.inputs[value].dims, axis);
     let run = |(i, part): (usize, &TensorDesc)| Run { part: CudaBuffer::Output(i, 0), len: part.dims[axis] * inner };
     let parts: Vec<Run> = c.outputs.iter().enumerate().map(run).collect();
-    Ok(copy_cuda::runs(c.inputs[value].dtype, Runs::Cut(value), outer, &parts))
+    Ok(cuda_copy::runs(c.inputs[value].dtype, Runs::Cut(value), outer, &parts))
 }
 
 /// All outputs of a node that cuts, or as many poison tensors.

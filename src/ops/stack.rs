@@ -1,7 +1,7 @@
 //! `Pack` and `Unpack`: tensors of one shape along a new axis, and back.
 
 use super::copy::{Copy, Move, move_kernel};
-use super::copy_cuda::{self, Run, Runs};
+use super::cuda_copy::{self, Run, Runs};
 use super::split::parts;
 use super::support::{MAX_OUTPUTS, around, axis_of, node, or_zeros, sized};
 use crate::base::{Array, Shape};
@@ -59,7 +59,7 @@ impl Op for Pack {
         let axis = axis_of(axis_attr(c.attrs), c.outputs[0].dims.len(), "axis")?;
         let (outer, count, inner) = around(&c.outputs[0].dims, axis);
         let parts: Vec<Run> = (0..count).map(|i| Run { part: CudaBuffer::Input(i, 0), len: inner }).collect();
-        Ok(copy_cuda::runs(c.outputs[0].dtype, Runs::Join, outer, &parts))
+        Ok(cuda_copy::runs(c.outputs[0].dtype, Runs::Join, outer, &parts))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
@@ -127,7 +127,7 @@ impl Op for Unpack {
         let axis = axis_of(axis_attr(c.attrs), c.inputs[0].dims.len(), "axis")?;
         let (outer, count, inner) = around(&c.inputs[0].dims, axis);
         let parts: Vec<Run> = (0..count).map(|i| Run { part: CudaBuffer::Output(i, 0), len: inner }).collect();
-        Ok(copy_cuda::runs(c.inputs[0].dtype, Runs::Cut(0), outer, &parts))
+        Ok(cuda_copy::runs(c.inputs[0].dtype, Runs::Cut(0), outer, &parts))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {

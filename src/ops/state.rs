@@ -1,6 +1,6 @@
 //! Variables: `VariableV2`, the assignments, and `get_variable`, which builds what the registry asks for.
 
-use super::copy_cuda::moved;
+use super::cuda_copy::moved;
 use super::cuda_index::{ASKING, Counter};
 use super::identity::Identity;
 use super::initializer::initial_value;

@@ -1,7 +1,7 @@
 //! `StridedSlice`, what Python's `x[…]` builds, and `StridedSliceGrad`.
 
 use super::copy::{Copy, Move, move_kernel, zero_and_move_kernel};
-use super::copy_cuda;
+use super::cuda_copy;
 use super::strided::{MASKS, Masks, Selection, known, selection};
 use super::support::{int_array, int_vector, node, scoped, shape_of, strides_of};
 use crate::base::{Array, DType, Shape};
@@ -101,7 +101,7 @@ impl Op for StridedSlice {
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        Ok(copy_cuda::moves(c.inputs[0].dtype, &selected(c)?))
+        Ok(cuda_copy::moves(c.inputs[0].dtype, &selected(c)?))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
@@ -168,7 +168,7 @@ impl Op for StridedSliceGrad {
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        Ok(copy_cuda::zero_and_moves(c.outputs[0].dtype, c.outputs[0].bytes(), &put_back(c)?))
+        Ok(cuda_copy::zero_and_moves(c.outputs[0].dtype, c.outputs[0].bytes(), &put_back(c)?))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {

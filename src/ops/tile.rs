@@ -3,7 +3,7 @@
 //! Absent: `BroadcastTo`.
 
 use super::copy::{Copy, Move};
-use super::copy_cuda;
+use super::cuda_copy;
 use super::elementwise::fill;
 use super::shape_ops::SHAPE_HINT;
 use super::support::strides_of;
@@ -100,7 +100,7 @@ impl Op for Tile {
             from.extend([0, stride]);
         }
         let copy = Copy::new(&sizes, 0, &from, 0, &strides_of(&sizes));
-        Ok(copy_cuda::moves(c.inputs[0].dtype, &[Move { input: 0, output: 0, copy }]))
+        Ok(cuda_copy::moves(c.inputs[0].dtype, &[Move { input: 0, output: 0, copy }]))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
@@ -192,7 +192,7 @@ impl Op for Fill {
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
         let copy = Copy::new(&[c.outputs[0].len()], 0, &[0], 0, &[1]);
-        Ok(copy_cuda::moves(c.inputs[1].dtype, &[Move { input: 1, output: 0, copy }]))
+        Ok(cuda_copy::moves(c.inputs[1].dtype, &[Move { input: 1, output: 0, copy }]))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {

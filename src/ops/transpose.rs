@@ -1,9 +1,9 @@
 //! `Transpose` and `InvertPermutation`.
 
 use super::copy::{Copy, Move, move_kernel};
-use super::copy_cuda;
+use super::cuda_copy;
 use super::cuda_index::Counter;
-use super::indices_cuda::Indices;
+use super::cuda_indices::Indices;
 use super::support::{axis_of, build, int_array, int_vector, scoped, strides_of};
 use crate::base::{Array, Dims, Shape};
 use crate::device::CpuKernel;
@@ -78,7 +78,7 @@ impl Op for Transpose {
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        Ok(copy_cuda::moves(c.inputs[0].dtype, &moves(c)?))
+        Ok(cuda_copy::moves(c.inputs[0].dtype, &moves(c)?))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! The output of each is the variable's buffer afterwards; kernels do not touch it.
 
-use super::indices_cuda::Indices;
+use super::cuda_indices::Indices;
 use super::number::Number;
 use super::state::{Assign, assigned, cuda_update};
 use super::support::{index_at, update};

@@ -8,6 +8,7 @@ mod grid;
 
 use super::code::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, CudaMap, FailureText, c_type};
 use crate::base::{DType, Dims};
+pub use grid::divisor;
 use grid::{Grid, Meets};
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -32,7 +32,7 @@ pub use identity::{CudaIdentity, identities};
 pub use launch::KernelCall;
 pub use libraries::{LIBRARY_FOLDER, Library, device_count, driver_version, find};
 pub use load::{Addresses, load_kernel, prepare_kernels};
-pub use map::{MapStep, Operand, map_kernel};
+pub use map::{MapStep, Operand, divisor, map_kernel};
 pub use step::{CudaStep, Graphs, StepFailure};
 pub use trace::{GpuSpan, Trace};
 

@@ -1,9 +1,8 @@
 // What texts that compute indices share; `I` is the type that they count elements in.
 
-// `at / size` for `0 <= at < 2^31`, by a multiplication where the counts are narrow; a multiplier of 0 stands for a
-// size of 1.
+// `at / size` for `at >= 0`, by the prelude's division where the counts are narrow.
 static __device__ __forceinline__ int quotient(int at, int size, u32 multiplier, u32 shift) {
-    return multiplier == 0 ? at : (int)((u32)(((u64)(u32)at * multiplier) >> 32) >> shift);
+    return (int)turret_divide(at, multiplier, shift);
 }
 
 static __device__ __forceinline__ i64 quotient(i64 at, i64 size, u32 multiplier, u32 shift) {

@@ -117,7 +117,7 @@ impl Grid {
 
 /// Multiplier and shift for `turret_divide`: n / d is ((n · multiplier >> 32) + n) >> shift for n below 2³¹
 /// (Granlund and Montgomery, "Division by invariant integers using multiplication", PLDI 1994).
-fn divisor(d: u32) -> (u32, u32) {
+pub fn divisor(d: u32) -> (u32, u32) {
     let d = d.max(1);
     let shift = 32 - (d - 1).leading_zeros();
     let multiplier = ((1u64 << 32) * ((1u64 << shift) - u64::from(d))) / u64::from(d) + 1;

@@ -4,7 +4,7 @@
 //! as no two keys are equal, the order is that of the entries, whatever runs first. What a row gets from several
 //! entries is then added by one thread, in that order. Absent: what is done with the rows.
 
-use super::copy_cuda::moved;
+use super::cuda_copy::moved;
 use super::cuda_index::{ASKING, Counter};
 use crate::base::DType;
 use crate::device::cuda::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, FailureText};

@@ -6,7 +6,7 @@
 use super::apply::{ApplyLayout, UpdateRule, VariableInputs};
 use super::apply_rules::cuda as rules;
 use super::cuda_index::{ASKING, Counter, choose};
-use super::indices_cuda::{Indices, Sorted};
+use super::cuda_indices::{Indices, Sorted};
 use crate::base::DType;
 use crate::device::cuda::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, FailureText, c_type};
 use crate::graph::KernelContext;
