@@ -5,13 +5,16 @@
 
 mod checks;
 mod command;
+mod compare;
 mod faults;
+mod moves;
 mod nccl;
 mod ops;
 mod plans;
 mod program;
 mod sizes;
 mod steps;
+mod variables;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -72,7 +75,7 @@ fn every_op_of_the_table_agrees_with_the_host() {
 
 #[test]
 fn kernels_agree_with_the_host_at_every_size() {
-    run_tests(&["cuda::sizes::child"], 1, 1, &[]);
+    run_tests(&["cuda::sizes::child", "cuda::moves::child", "cuda::variables::child"], 1, 1, &[]);
 }
 
 #[test]
