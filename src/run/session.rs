@@ -437,13 +437,20 @@ impl<'g> Session<'g> {
             let node = &step.nodes[failure.node as usize];
             let graph_node = step.pruned.node(node.node);
             let message = format!("'{}' ({}) on {} failed: {}", node.name, node.what(), node.device, failure.message);
+            // Where nothing is kept for undoing, what checks before it writes is the only writer, and wrote nothing.
+            let checked_first = node.op.is_some_and(|op| op.traits().checks_before_writing);
+            let unchanged = match failure.kind {
+                FailureKind::Checked => true,
+                FailureKind::Refused => checked_first,
+                _ => false,
+            };
             if failure.kind == FailureKind::Lost {
                 state.lost = Some(message.clone());
             } else if !undo.is_empty() {
                 for (variable, bytes) in undo.iter().zip(&state.undo) {
                     state.store.restore_bytes(*variable, bytes)?;
                 }
-            } else if executable.step.wrote() && failure.kind != FailureKind::Checked {
+            } else if executable.step.wrote() && !unchanged {
                 state.broken = Some(message.clone());
             }
             let code = match failure.kind {

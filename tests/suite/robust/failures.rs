@@ -167,6 +167,23 @@ fn an_unannounced_failure_is_never_silent() {
     }
 }
 
+/// The only writer of a step checks before it writes, so that a refusal leaves the variable as it was.
+#[test]
+fn a_scatter_that_is_refused_leaves_the_session_as_it_was() {
+    let g = Graph::new();
+    let table = g.get_variable("table", [4, 1], Init::Ones);
+    let at = g.placeholder(DType::I32, [2], "at");
+    let rows = g.constant(Array::new(&[2, 1], &[5.0f32, 7.0]).unwrap());
+    let step = table.scatter_add(at, rows);
+    let s = Session::new(&g, sim(1)).unwrap();
+    s.initialize().unwrap();
+    let e = s.run(&[(at, &Array::new(&[2], &[1, 4]).unwrap())], &[], &[step.op()]).unwrap_err();
+    assert_says(&e.to_string(), &["ScatterAdd", "index 4 (entry 1) is not in [0, 4)"]);
+    assert_eq!(s.value(table).unwrap().to_f64(), [1.0; 4]);
+    s.run(&[(at, &Array::new(&[2], &[1, 3]).unwrap())], &[], &[step.op()]).unwrap();
+    assert_eq!(s.value(table).unwrap().to_f64(), [1.0, 6.0, 1.0, 8.0]);
+}
+
 #[test]
 fn two_hundred_failing_steps_on_four_gpus_end() {
     let g = Graph::new();
