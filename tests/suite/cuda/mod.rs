@@ -1,7 +1,7 @@
 //! The CUDA backend on the stand-in driver: this binary runs itself again with the stand-in's libraries, so that each
 //! number of GPUs, seed and fault has a process of its own. Tests whose name begins with `child` do nothing elsewhere.
 //!
-//! On a machine with a GPU, `TURRET_TEST_CUDA=real` lets the same children run on it.
+//! On a machine with a GPU, `TURRET_TEST_CUDA=real` lets those children run on it that ask nothing of the stand-in.
 
 mod checks;
 mod command;
