@@ -371,13 +371,27 @@ fn add_commit(p: &mut Partitioned, accesses: &Accesses, reach: &Reach, extra: &m
     if writers.is_empty() || fallible.is_empty() {
         return;
     }
-    // A change that fails before it writes leaves nothing to put back, unless another change may have run already.
-    let leaves_changes = |n: StepNodeId| {
-        let checks_first = p.node(n).op.is_some_and(|op| op.traits().checks_before_writing);
-        writers.contains(&n) && (writers.len() > 1 || !checks_first)
+    // A change that fails before it writes leaves nothing to put back, unless another change may have run already. So
+    // the one change that can fail goes first, where it may.
+    let checks_first = |n: StepNodeId| p.node(n).op.is_some_and(|op| op.traits().checks_before_writing);
+    let comes_before = |n: StepNodeId, w: StepNodeId| {
+        extra.iter().any(|&(before, after)| after == n && (before == w || reach.is_after(before, w)))
     };
+    let failing: Vec<StepNodeId> = fallible.iter().copied().filter(|n| writers.contains(n)).collect();
+    let first = match failing[..] {
+        [n] if checks_first(n) && !reach.is_after_any(n) => {
+            Some(n).filter(|n| !writers.iter().any(|w| comes_before(*n, *w)))
+        }
+        _ => None,
+    };
+    let leaves_changes =
+        |n: StepNodeId| writers.contains(&n) && first != Some(n) && (writers.len() > 1 || !checks_first(n));
     if fallible.iter().any(|&n| reach.is_after_any(n) || leaves_changes(n)) {
         p.undo = accesses.writers.keys().copied().collect();
+    }
+    if let Some(first) = first {
+        let others = writers.iter().copied().filter(|w| *w != first && !reach.is_after(*w, first));
+        extra.extend(others.map(|w| (first, w)));
     }
     let before: Vec<StepNodeId> =
         fallible.into_iter().filter(|&n| !reach.is_after_any(n) && !writers.contains(&n)).collect();

@@ -176,6 +176,30 @@ fn variables_are_kept_for_undoing_only_where_a_change_can_fail_after_another() {
     };
     assert_eq!(undo([0, 1]), 2, "one device's change may be there when the other's fails");
     assert_eq!(undo([1, 1]), 0, "one change, which checks before it writes");
+    // Other changes wait for the one that can fail.
+    let g = Graph::new();
+    let (feeds, table, train) = rows_of_two_tables(&g, [1, 1]);
+    let counter = g.device("/gpu:0", || g.get_variable("counter", [], Init::Zeros));
+    let counted = counter.assign_add(g.constant(1f32));
+    let s = Session::new(&g, sim(2)).unwrap();
+    s.initialize().unwrap();
+    let dims: [&[usize]; 4] = [&[1], &[1, 2], &[1], &[1, 2]];
+    let pairs: Vec<(Tensor<'_>, &[usize])> = feeds.iter().copied().zip(dims).collect();
+    assert!(s.schedule(&pairs, &[], &[train, counted.op()]).unwrap().step.undo.is_empty());
+    let row = |i: i32| Array::new(&[1], &[i]).unwrap();
+    let values = Array::new(&[1, 2], &[0.5f32, 0.5]).unwrap();
+    let bad = [row(0), values.clone(), row(7), values];
+    let fed: Vec<(Tensor<'_>, &Array)> = feeds.into_iter().zip(&bad).collect();
+    s.run(&fed, &[], &[train, counted.op()]).unwrap_err();
+    assert_eq!((s.value(counter).unwrap().get_f64(0), s.value(table[0]).unwrap().to_f64()[0]), (0.0, 1.0));
+    // Unless the program has one of them before it.
+    let g = Graph::new();
+    let counter = g.device("/gpu:0", || g.get_variable("counter", [], Init::Zeros));
+    let counted = counter.assign_add(g.constant(1f32));
+    let (feeds, _, train) = g.control_dependencies([counted.op()], || rows_of_two_tables(&g, [1, 1]));
+    let s = Session::new(&g, sim(2)).unwrap();
+    let pairs: Vec<(Tensor<'_>, &[usize])> = feeds.into_iter().zip(dims).collect();
+    assert_eq!(s.schedule(&pairs, &[], &[train]).unwrap().step.undo.len(), 3);
     let g = Graph::new();
     let w = g.get_variable("w", [2], Init::Ones);
     let train =
