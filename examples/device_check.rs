@@ -11,6 +11,8 @@ mod errors;
 mod items;
 #[path = "device_check/ops.rs"]
 mod ops;
+#[path = "device_check/products.rs"]
+mod products;
 #[path = "device_check/speed.rs"]
 mod speed;
 #[path = "device_check/training.rs"]

@@ -117,6 +117,7 @@ fn same_bits(a: &Trained, b: &Trained) -> bool {
 
 /// Checks every layout; three of them in quick runs.
 pub fn run(items: &mut Items) {
+    items.check("products with bias and ReLU", super::products::check);
     let host = || {
         let options = SessionOptions::on(Machine::host());
         train(options, &["/cpu:0"], VariablePlacement::host(), AveragePlace::Around).map_err(text)

@@ -87,12 +87,16 @@ fn fixtures_pass_on_one_two_and_four_gpus() {
 
 #[test]
 fn cases_pass() {
-    run_tests(&["cases::", "classifier::"], 4, 4, &[]);
+    for (gpus, seed) in [(1, 21), (2, 22), (4, 4)] {
+        run_tests(&["cases::", "classifier::"], gpus, seed, &[]);
+    }
 }
 
 #[test]
 fn random_programs_give_what_their_nodes_give_alone() {
-    run_tests(&["differential::"], 4, 12, &[]);
+    for (gpus, seed) in [(1, 23), (2, 24), (4, 12)] {
+        run_tests(&["differential::"], gpus, seed, &[]);
+    }
 }
 
 #[test]
