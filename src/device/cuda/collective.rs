@@ -7,15 +7,14 @@
 use super::call::{CudaError, CudaResult};
 use super::context::{Context, Event};
 use super::gpu::Gpu;
+use super::nccl::{Communicator, DataType, Nccl, nccl};
 use crate::base::DType;
 use crate::device::Lane;
-use cudarc::nccl::result::{self, NcclError, NcclStatus};
-use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The communicators of some GPUs, one each, in their order.
-struct Communicators(Vec<ncclComm_t>);
+struct Communicators(Vec<Communicator>);
 
 // SAFETY: NCCL's communicators may be used from any thread, by one at a time, which `calling` sees to.
 unsafe impl Send for Communicators {}
@@ -42,10 +41,7 @@ impl Communicators {
         if let Some(known) = made.get(&numbers) {
             return Ok(known.clone());
         }
-        let mut raw: Vec<ncclComm_t> = vec![std::ptr::null_mut(); numbers.len()];
-        // SAFETY: both lists are as long as told.
-        let said = unsafe { result::comm_init_all(raw.as_mut_ptr(), numbers.len() as i32, numbers.as_ptr()) };
-        called("ncclCommInitAll", said)?;
+        let raw = library()?.comm_init_all(&numbers)?;
         Ok(made.entry(numbers).or_insert(Arc::new(Communicators(raw))).clone())
     }
 }
@@ -65,7 +61,7 @@ pub struct AllReduce {
     communicators: Arc<Communicators>,
     ranks: Vec<Rank>,
     count: usize,
-    dtype: ncclDataType_t,
+    dtype: DataType,
     /// Marked when all parts may be read and all sums written.
     ready: Event,
     /// By GPU after the first: marked when its sum is there.
@@ -79,10 +75,10 @@ impl AllReduce {
     /// What NCCL says to the communicators, and the driver to the events; element types that NCCL does not sum.
     pub fn new(gpus: &[Arc<Gpu>], ranks: Vec<Rank>, count: usize, dtype: DType) -> CudaResult<AllReduce> {
         let dtype = match dtype {
-            DType::F32 => ncclDataType_t::ncclFloat32,
-            DType::F64 => ncclDataType_t::ncclFloat64,
-            DType::I32 => ncclDataType_t::ncclInt32,
-            DType::I64 => ncclDataType_t::ncclInt64,
+            DType::F32 => DataType::Float32,
+            DType::F64 => DataType::Float64,
+            DType::I32 => DataType::Int32,
+            DType::I64 => DataType::Int64,
             DType::Bool => return Err(CudaError::refused("ncclAllReduce", "bool has no sums")),
         };
         let contexts: Vec<&Arc<Context>> = ranks.iter().map(|r| &gpus[r.gpu].context).collect();
@@ -124,32 +120,22 @@ impl AllReduce {
     /// As [`AllReduce::enqueue`].
     unsafe fn group(&self, gpus: &[Arc<Gpu>]) -> CudaResult<()> {
         let _one_at_a_time = calling();
-        called("ncclGroupStart", result::group_start())?;
-        let call = |(rank, communicator): (&Rank, &ncclComm_t)| {
+        let nccl = library()?;
+        nccl.group_start()?;
+        let call = |(rank, communicator): (&Rank, &Communicator)| {
             let gpu = &gpus[rank.gpu];
             gpu.context.bind()?;
-            let (from, to) = (rank.from as *const _, rank.to as *mut _);
             let stream = gpu.stream(Lane::Peer).raw.cast();
             // SAFETY: by the contract of `enqueue`; communicators live as long as the process.
-            let said = unsafe {
-                result::all_reduce(from, to, self.count, self.dtype, ncclRedOp_t::ncclSum, *communicator, stream)
-            };
-            called("ncclAllReduce", said)
+            unsafe { nccl.all_reduce((rank.from, rank.to), (self.count, self.dtype), *communicator, stream) }
         };
         let said = self.ranks.iter().zip(&self.communicators.0).try_for_each(call);
         // A group that was begun is always ended.
-        let ended = called("ncclGroupEnd", result::group_end());
+        let ended = nccl.group_end();
         said.and(ended)
     }
 }
 
-fn called(call: &'static str, said: Result<NcclStatus, NcclError>) -> CudaResult<()> {
-    match said {
-        Ok(NcclStatus::Success) => Ok(()),
-        Ok(_) => Err(CudaError::refused(call, "an answer that is none of a finished call")),
-        Err(e) => Err(CudaError::refused(
-            call,
-            format!("{:?}; NCCL_DEBUG=WARN tells more, and CudaOptions::nccl turned off does without NCCL", e.0),
-        )),
-    }
+fn library() -> CudaResult<&'static Nccl> {
+    nccl().map_err(|why| CudaError::refused("ncclCommInitAll", why))
 }

@@ -3,7 +3,8 @@
 //! cudarc loads a library at the first call into it and panics where there is none, so that everything here asks first.
 //! The variable `TURRET_CUDA_LIBS` names a folder whose libraries are loaded before any other is looked for.
 
-use cudarc::{cublas, cublaslt, driver, nccl, nvrtc};
+use super::nccl::nccl;
+use cudarc::{cublas, cublaslt, driver, nvrtc};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -39,7 +40,7 @@ impl Library {
             Library::Nvrtc => "libnvrtc.so",
             Library::Cublas => "libcublas.so",
             Library::CublasLt => "libcublasLt.so",
-            Library::Nccl => "libnccl.so",
+            Library::Nccl => "libnccl.so.2",
         }
     }
 
@@ -62,10 +63,6 @@ impl Library {
     fn remedy(self) -> &'static str {
         match self {
             Library::Driver => "install NVIDIA's driver",
-            Library::Nccl => {
-                "install NCCL and see that a file of the very name libnccl.so is on the library path (pip and Debian \
-                 give libnccl.so.2 alone: link it)"
-            }
             _ => "install the CUDA toolkit, or its pip wheel and name the wheel's lib folder in TURRET_CUDA_LIBS",
         }
     }
@@ -79,28 +76,18 @@ pub fn find(library: Library) -> Result<(), String> {
 
 fn look_for(library: Library) -> Result<(), String> {
     let refused = preload();
-    // SAFETY: the probes only load the library, whose initialisers are NVIDIA's.
-    let is_there = unsafe {
+    // SAFETY: the probes only load the library, whose initialisers are NVIDIA's; `culib`, which panics where there is
+    // none, keeps it loaded, which the probe does not.
+    let kept = unsafe {
         match library {
-            Library::Driver => driver::sys::is_culib_present(),
-            Library::Nvrtc => nvrtc::sys::is_culib_present(),
-            Library::Cublas => cublas::sys::is_culib_present(),
-            Library::CublasLt => cublaslt::sys::is_culib_present(),
-            Library::Nccl => nccl::sys::is_culib_present(),
+            Library::Driver => driver::sys::is_culib_present().then(|| driver::sys::culib()),
+            Library::Nvrtc => nvrtc::sys::is_culib_present().then(|| nvrtc::sys::culib()),
+            Library::Cublas => cublas::sys::is_culib_present().then(|| cublas::sys::culib()),
+            Library::CublasLt => cublaslt::sys::is_culib_present().then(|| cublaslt::sys::culib()),
+            Library::Nccl => return nccl().map(|_| ()),
         }
     };
-    if is_there {
-        // SAFETY: the library is there; this keeps it loaded, which the probe does not.
-        let kept = unsafe {
-            match library {
-                Library::Driver => driver::sys::culib(),
-                Library::Nvrtc => nvrtc::sys::culib(),
-                Library::Cublas => cublas::sys::culib(),
-                Library::CublasLt => cublaslt::sys::culib(),
-                Library::Nccl => nccl::sys::culib(),
-            }
-        };
-        let _ = kept;
+    if kept.is_some() {
         return if library == Library::Nvrtc { fits_driver() } else { Ok(()) };
     }
     let refused = refused.iter().find(|(l, _)| *l == library).map(|(_, why)| format!(" ({why})"));
@@ -187,12 +174,14 @@ fn preload() -> &'static [(Library, String)] {
         let Some(folder) = std::env::var_os(LIBRARY_FOLDER).filter(|f| !f.is_empty()).map(PathBuf::from) else {
             return Vec::new();
         };
-        Library::ALL.iter().filter_map(|l| Some((*l, load_from(&folder, *l).err()?))).collect()
+        // NCCL is looked up apart.
+        let all = Library::ALL.iter().filter(|l| **l != Library::Nccl);
+        all.filter_map(|l| Some((*l, load_from(&folder, *l).err()?))).collect()
     })
 }
 
 fn load_from(folder: &Path, library: Library) -> Result<(), String> {
-    let versions = ["", ".13", ".12", ".11", ".2", ".1"];
+    let versions = ["", ".13", ".12", ".11", ".1"];
     let paths = versions.iter().map(|v| folder.join(format!("{}{v}", library.file())));
     let Some(path) = paths.into_iter().find(|p| p.exists()) else {
         return Err(format!("{LIBRARY_FOLDER} names {}, which has no {}", folder.display(), library.file()));

@@ -18,6 +18,7 @@ mod launch;
 mod libraries;
 mod load;
 mod map;
+mod nccl;
 mod step;
 mod trace;
 
