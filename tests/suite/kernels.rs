@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use turret::base::{Array, DType};
-use turret::device::cuda::{CudaArg, CudaBuffer, CudaKernel, CudaLaunch, PRELUDE};
+use turret::base::{Array, DType, Dims};
+use turret::device::cuda::{
+    CudaArg, CudaBuffer, CudaKernel, CudaLaunch, CudaMap, MapStep, Operand, PRELUDE, map_kernel,
+};
 use turret::graph::{Attr, Attrs, Fact, InferContext, KernelContext, OpRef, TensorDesc};
 use turret::ops;
 
@@ -233,7 +235,45 @@ fn collected() -> Collected {
             all.take(op, &attrs, &descs, &values, (wide == same, true));
         }
     }
+    for kernel in chains() {
+        for launch in &kernel.launches {
+            let CudaLaunch::Code { code, threads, .. } = launch else { continue };
+            let (op, threads) = ("a chain of element-wise ops", *threads);
+            all.texts.insert(code.text().to_string(), Text { op, threads, compiled: true });
+        }
+    }
     all
+}
+
+/// Chains of all element-wise ops from floats to floats that need no stack, over inputs of three sizes.
+fn chains() -> Vec<CudaKernel> {
+    let sizes: [&[usize]; 3] = [&[4, 3], &[3], &[]];
+    let inputs: Vec<(DType, Dims)> = sizes.iter().map(|d| (DType::F32, Dims::from(*d))).collect();
+    let whole = TensorDesc { dtype: DType::F32, dims: inputs[0].1.clone() };
+    let fact = Fact::new(DType::F32, turret::base::Shape::known(&whole.dims));
+    let attrs = Attrs::new();
+    let mut maps = Vec::new();
+    let stackless = ops::TABLE.iter().filter(|op| !STACK.iter().any(|(name, _)| *name == op.name()));
+    for (op, count) in stackless.flat_map(|op| [(op, 1), (op, 2)]) {
+        let (facts, descs, values) = (vec![fact.clone(); count], vec![whole.clone(); count], vec![None; count]);
+        let inferred = op.infer(&InferContext { attrs: &attrs, inputs: &facts, values: &values });
+        if inferred.is_ok_and(|outputs| outputs == [fact.clone()]) {
+            let outputs = std::slice::from_ref(&whole);
+            let context = KernelContext { attrs: &attrs, inputs: &descs, outputs, values: &values };
+            maps.extend(op.cuda_map(&context).filter(|m| m.refuses.is_none()).map(|m| (m, count)));
+        }
+    }
+    assert!(maps.len() > 30, "only {} element-wise ops of floats", maps.len());
+    let chain = |part: &[(CudaMap, usize)]| {
+        let step = |(i, (map, count)): (usize, &(CudaMap, usize))| {
+            let before = i.checked_sub(1).map_or(Operand::Input(0), Operand::Step);
+            let operands = [before, Operand::Input(i % 3)][..*count].to_vec();
+            MapStep { map: map.clone(), dtype: DType::F32, operands }
+        };
+        let steps: Vec<MapStep> = part.iter().enumerate().map(step).collect();
+        map_kernel(&steps, &inputs, &whole.dims).unwrap_or_else(|e| panic!("{e}"))
+    };
+    maps.chunks(40).map(chain).collect()
 }
 
 #[test]
@@ -406,7 +446,7 @@ impl Nvrtc {
 }
 
 /// The folders of libraries that pip put under this one.
-fn wheels(folder: &Path) -> Vec<PathBuf> {
+pub fn wheels(folder: &Path) -> Vec<PathBuf> {
     let inside = |path: &Path| -> Vec<PathBuf> {
         std::fs::read_dir(path).into_iter().flatten().flatten().map(|e| e.path()).collect()
     };
@@ -416,7 +456,7 @@ fn wheels(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The file of a folder whose name starts so.
-fn file(folder: &Path, start: &str) -> Option<PathBuf> {
+pub fn file(folder: &Path, start: &str) -> Option<PathBuf> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder).ok()?.flatten().map(|e| e.path()).collect();
     files.sort();
     files.into_iter().find(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(start)))

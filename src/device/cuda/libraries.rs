@@ -174,10 +174,22 @@ fn preload() -> &'static [(Library, String)] {
         let Some(folder) = std::env::var_os(LIBRARY_FOLDER).filter(|f| !f.is_empty()).map(PathBuf::from) else {
             return Vec::new();
         };
-        // NCCL is looked up apart.
+        // NVRTC opens a part of itself by name, which is found if it is loaded; NCCL is looked up apart.
+        load_all(&folder, "libnvrtc-builtins.so");
         let all = Library::ALL.iter().filter(|l| **l != Library::Nccl);
         all.filter_map(|l| Some((*l, load_from(&folder, *l).err()?))).collect()
     })
+}
+
+/// Loads the files of a folder whose names begin so; what cannot be loaded is missed by whoever needs it.
+fn load_all(folder: &Path, beginning: &str) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries.filter(|e| e.file_name().to_string_lossy().starts_with(beginning)) {
+        // SAFETY: the user names this folder; the library stays loaded.
+        if let Ok(loaded) = unsafe { libloading::os::unix::Library::open(Some(entry.path()), flags()) } {
+            std::mem::forget(loaded);
+        }
+    }
 }
 
 fn load_from(folder: &Path, library: Library) -> Result<(), String> {
@@ -187,7 +199,7 @@ fn load_from(folder: &Path, library: Library) -> Result<(), String> {
         return Err(format!("{LIBRARY_FOLDER} names {}, which has no {}", folder.display(), library.file()));
     };
     // SAFETY: the user names this folder; the library stays loaded, so that later lookups by name find it.
-    match unsafe { libloading::os::unix::Library::open(Some(&path), libc_flags()) } {
+    match unsafe { libloading::os::unix::Library::open(Some(&path), flags()) } {
         Ok(loaded) => {
             std::mem::forget(loaded);
             Ok(())
@@ -196,6 +208,6 @@ fn load_from(folder: &Path, library: Library) -> Result<(), String> {
     }
 }
 
-fn libc_flags() -> std::ffi::c_int {
+fn flags() -> std::ffi::c_int {
     libloading::os::unix::RTLD_NOW | libloading::os::unix::RTLD_GLOBAL
 }

@@ -105,3 +105,31 @@ fn gpus_that_are_not_there_are_told() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("there is no CUDA GPU 5; the driver shows 0 to 1"), "{text}");
 }
+
+#[test]
+fn nvidias_compiler_is_found_with_its_parts() {
+    use crate::kernels::{file, wheels};
+    let Some(stand_in) = super::stand_in().filter(|_| !in_child()) else { return };
+    let of = wheels(&Path::new(env!("CARGO_MANIFEST_DIR")).join("target/cuda-wheels"));
+    let parts =
+        |folder: &std::path::PathBuf| Some([file(folder, "libnvrtc.so.1")?, file(folder, "libnvrtc-builtins.so.")?]);
+    let Some(parts) = of.iter().find_map(parts) else {
+        println!("skipped: there is no libnvrtc in target/cuda-wheels (.ci/run puts it there)");
+        return;
+    };
+    // The real compiler beside the stand-in's driver, which then cannot read what it makes.
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-nvrtc");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(folder.join("cache")).unwrap();
+    for name in ["libcuda.so", "libcublas.so", "libcublasLt.so"] {
+        std::fs::copy(stand_in.join(name), folder.join(name)).unwrap();
+    }
+    for part in &parts {
+        std::os::unix::fs::symlink(part, folder.join(part.file_name().unwrap())).unwrap();
+    }
+    let Some(mut command) = with_stand_in(Path::new(env!("CARGO_BIN_EXE_turret")), 1, 1) else { return };
+    command.env("TURRET_CUDA_LIBS", &folder).env("TURRET_CACHE", folder.join("cache"));
+    let output = command.args(["run", "--devices", "cuda", "--steps", "1"]).args(MODEL).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("cuModuleLoadData failed with CUDA_ERROR_INVALID_IMAGE"), "{text}");
+}
