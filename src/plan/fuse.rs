@@ -5,11 +5,11 @@
 //! that is fetched, changed, or can fail is touched. A product's bias and ReLU are cuBLASLt's, which sums in an order of
 //! its own.
 
-use super::schedule::needed_nodes;
+use super::order::successors;
 use super::step::{Fetch, Fusion, Origin, Part, Partitioned, StepNodeId, StepNodeKind, ValueId};
 use crate::device::cuda::{CudaMap, Operand};
 use crate::device::{DeviceKind, Machine};
-use crate::graph::{KernelContext, OpRef, TensorDesc};
+use crate::graph::{KernelContext, OpRef};
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub fn fuse(mut step: Partitioned, machine: &Machine) -> Partitioned {
     if !machine.is_cuda() {
         return step;
     }
-    let mut fused = Fused { removed: vec![false; step.nodes.len()], after: successors(&step) };
+    let mut fused = Fused { removed: vec![false; step.nodes.len()], after: successors(&step, &[]) };
     // Products first: what an epilogue takes is gone for the chains.
     for i in 0..step.nodes.len() {
         fuse_epilogue(&mut step, machine, StepNodeId(i as u32), &mut fused);
@@ -42,7 +42,7 @@ struct Fused {
     removed: Vec<bool>,
     /// Which nodes come after each: readers, and those that wait. Those that were taken in stay in the lists, beside
     /// the ones that took them.
-    after: Vec<SmallVec<[StepNodeId; 4]>>,
+    after: Vec<Vec<StepNodeId>>,
 }
 
 impl Fused {
@@ -56,7 +56,7 @@ impl Fused {
         for id in cluster.iter().filter(|id| **id != root) {
             self.removed[id.index()] = true;
         }
-        for needed in needed_nodes(step, step.node(root)) {
+        for needed in step.needed_nodes(step.node(root)) {
             let after = &mut self.after[needed.index()];
             if !after.contains(&root) {
                 after.push(root);
@@ -69,16 +69,6 @@ fn on_cuda(step: &Partitioned, machine: &Machine, id: StepNodeId) -> bool {
     machine.device(step.node(id).device).kind == DeviceKind::Cuda
 }
 
-/// Asks a node's op something, with its types and sizes.
-fn ask<R>(step: &Partitioned, id: StepNodeId, ask: impl FnOnce(&KernelContext<'_>) -> R) -> R {
-    let node = step.node(id);
-    let desc = |v: &ValueId| step.value(*v).desc.clone();
-    let inputs: Vec<TensorDesc> = node.inputs.iter().map(desc).collect();
-    let outputs: Vec<TensorDesc> = node.outputs.iter().map(desc).collect();
-    let values: Vec<_> = node.inputs.iter().map(|v| step.value(*v).known().cloned()).collect();
-    ask(&KernelContext { attrs: &node.attrs, inputs: &inputs, outputs: &outputs, values: &values })
-}
-
 /// True for a node that computes every element of its one output alone.
 fn is_map(step: &Partitioned, machine: &Machine, id: StepNodeId) -> bool {
     let node = step.node(id);
@@ -86,7 +76,8 @@ fn is_map(step: &Partitioned, machine: &Machine, id: StepNodeId) -> bool {
     let Some(op) = node.op.filter(|_| plain && node.outputs.len() == 1 && on_cuda(step, machine, id)) else {
         return false;
     };
-    node.written_places().is_empty() && ask(step, id, |c| op.cuda_map(c)).is_some_and(|m| m.refuses.is_none())
+    node.written_places().is_empty()
+        && step.with_kernel_context(step.node(id), |c| op.cuda_map(c)).is_some_and(|m| m.refuses.is_none())
 }
 
 /// True for a node at which nothing runs and whose one output is the whole of its one input.
@@ -95,15 +86,6 @@ fn passes_on(step: &Partitioned, id: StepNodeId) -> bool {
     let &[output] = &node.outputs[..] else { return false };
     let whole = |of: ValueId| step.value(of).desc.dims == step.value(output).desc.dims;
     node.silent && step.value(output).alias_of.is_some_and(|(of, at)| at == 0 && node.inputs[..] == [of] && whole(of))
-}
-
-/// Which nodes come after each: readers, and those that wait.
-fn successors(step: &Partitioned) -> Vec<SmallVec<[StepNodeId; 4]>> {
-    let mut after = vec![SmallVec::new(); step.nodes.len()];
-    for (i, node) in step.nodes.iter().enumerate() {
-        needed_nodes(step, node).for_each(|p| after[p.index()].push(StepNodeId(i as u32)));
-    }
-    after
 }
 
 fn is_fetched(step: &Partitioned, id: StepNodeId) -> bool {
@@ -118,7 +100,7 @@ fn fuse_chain(step: &mut Partitioned, machine: &Machine, root: StepNodeId, fused
     let dims = step.value(step.node(root).outputs[0]).desc.dims.clone();
     let device = step.node(root).device;
     let mut cluster: BTreeSet<StepNodeId> = BTreeSet::from([root]);
-    let mut candidates: BTreeSet<StepNodeId> = needed_nodes(step, step.node(root)).collect();
+    let mut candidates: BTreeSet<StepNodeId> = step.needed_nodes(step.node(root)).collect();
     while let Some(id) = candidates.pop_last() {
         let node = step.node(id);
         let same_sizes = node.outputs.len() == 1 && step.value(node.outputs[0]).desc.dims == dims;
@@ -130,7 +112,7 @@ fn fuse_chain(step: &mut Partitioned, machine: &Machine, root: StepNodeId, fused
             let mut grown = cluster.clone();
             grown.insert(id);
             if inputs_of(step, &grown).len() <= MOST.0 {
-                candidates.extend(needed_nodes(step, node).filter(|p| !grown.contains(p)));
+                candidates.extend(step.needed_nodes(node).filter(|p| !grown.contains(p)));
                 cluster = grown;
             }
         }
@@ -220,7 +202,9 @@ fn epilogue(op: OpRef, c: &KernelContext<'_>) -> Option<Epilogue> {
 fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, fused: &mut Fused) {
     let product = step.node(id);
     let fuses = machine.device(product.device).cuda.as_ref().is_some_and(|c| c.has_cublaslt);
-    let takes = product.op.is_some_and(|op| fuses && !product.silent && ask(step, id, |c| op.takes_epilogue(c)));
+    let takes = product.op.is_some_and(|op| {
+        fuses && !product.silent && step.with_kernel_context(step.node(id), |c| op.takes_epilogue(c))
+    });
     if !takes || !matches!(product.kind, StepNodeKind::Op) || product.fusion.is_some() {
         return;
     }
@@ -239,7 +223,7 @@ fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, fuse
         }
         let plain = matches!(node.kind, StepNodeKind::Op) && !node.silent && node.device == step.node(id).device;
         let Some(op) = node.op.filter(|_| plain) else { break };
-        match ask(step, next, |c| epilogue(op, c)) {
+        match step.with_kernel_context(step.node(next), |c| epilogue(op, c)) {
             Some(Epilogue::Bias { of, bias: by }) if bias.is_none() && node.inputs[of] == followed => {
                 (bias, adds) = (Some(node.inputs[by]), Some(node.node));
             }

@@ -204,18 +204,11 @@ fn reachable(from: StepNodeId, successors: &[Vec<StepNodeId>]) -> Vec<bool> {
     marked
 }
 
-fn successors(p: &Partitioned, extra: &[(StepNodeId, StepNodeId)]) -> Vec<Vec<StepNodeId>> {
+/// Which nodes come after each: readers, those that wait, and those that further edges say.
+pub(super) fn successors(p: &Partitioned, extra: &[(StepNodeId, StepNodeId)]) -> Vec<Vec<StepNodeId>> {
     let mut successors = vec![Vec::new(); p.nodes.len()];
     for (i, node) in p.nodes.iter().enumerate() {
-        let id = StepNodeId(i as u32);
-        for value in &node.inputs {
-            if let Origin::Computed(producer) = p.value(*value).origin {
-                successors[producer.index()].push(id);
-            }
-        }
-        for control in &node.controls {
-            successors[control.index()].push(id);
-        }
+        p.needed_nodes(node).for_each(|needed| successors[needed.index()].push(StepNodeId(i as u32)));
     }
     for (before, after) in extra {
         successors[before.index()].push(*after);

@@ -5,7 +5,6 @@
 //! beginning has one phase with GPU work, and so one launch.
 
 use super::order::permute;
-use super::schedule::needed_nodes;
 use super::step::{Partitioned, StepNode, StepNodeId};
 use crate::device::{DeviceKind, Machine};
 
@@ -77,18 +76,18 @@ fn turns(step: &Partitioned, machine: &Machine) -> Vec<Turn> {
     let mut feeds_gpu = vec![false; step.nodes.len()];
     for (i, node) in step.nodes.iter().enumerate().rev() {
         if feeds_gpu[i] || (!node.silent && on_gpu[i]) {
-            needed_nodes(step, node).for_each(|p| feeds_gpu[p.index()] = true);
+            step.needed_nodes(node).for_each(|p| feeds_gpu[p.index()] = true);
         }
     }
     let mut turns: Vec<Turn> = vec![(0, BEFORE); step.nodes.len()];
     let mut after = vec![After::default(); step.nodes.len()];
     for (i, node) in step.nodes.iter().enumerate() {
         let mut needs = After::default();
-        needed_nodes(step, node).for_each(|p| needs.join(after[p.index()]));
+        step.needed_nodes(node).for_each(|p| needs.join(after[p.index()]));
         let host = needs.host.unwrap_or(0);
         if node.silent {
             after[i] = needs;
-            turns[i] = needed_nodes(step, node).map(|p| turns[p.index()]).max().unwrap_or((0, BEFORE));
+            turns[i] = step.needed_nodes(node).map(|p| turns[p.index()]).max().unwrap_or((0, BEFORE));
         } else if on_gpu[i] {
             // A host node of a phase comes before the GPU work of the same phase.
             let phase = needs.gpu.unwrap_or(0).max(host);

@@ -4,12 +4,11 @@
 
 use super::memory::{MemoryPlan, plan_memory};
 use super::phases::{Phase, order_by_turns, plan_phases};
-use super::step::{Fusion, Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, ValueId};
-use crate::base::{Array, Code, Error, Result};
+use super::step::{Fusion, Origin, Partitioned, StepNodeId, StepNodeKind, ValueId};
+use crate::base::{Code, Error, Result};
 use crate::device::{DeviceId, Lane, Machine, QueueId};
-use crate::graph::{Cost, KernelContext, TensorDesc};
+use crate::graph::Cost;
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 /// A step, ready to be loaded.
 pub struct Schedule {
@@ -46,12 +45,7 @@ impl Schedule {
                 continue;
             }
             let Some(op) = node.op else { continue };
-            let inputs: Vec<TensorDesc> = node.inputs.iter().map(desc).collect();
-            let outputs: Vec<TensorDesc> = node.outputs.iter().map(desc).collect();
-            let values: Vec<Option<Arc<Array>>> =
-                node.inputs.iter().map(|v| self.step.value(*v).known().cloned()).collect();
-            let context = KernelContext { attrs: &node.attrs, inputs: &inputs, outputs: &outputs, values: &values };
-            let cost = op.cost(&context);
+            let cost = self.step.with_kernel_context(node, |c| op.cost(c));
             let sum = &mut total[node.device.index()];
             *sum = Cost { flops: sum.flops + cost.flops, bytes: sum.bytes + cost.bytes };
         }
@@ -98,7 +92,8 @@ pub fn lay_out(mut step: Partitioned, machine: &Machine) -> Schedule {
         order_by_turns(&mut step, machine);
     }
     let queues = machine.queues();
-    let number = |queue: QueueId| queues.iter().position(|q| *q == queue).unwrap_or(0);
+    // The queues are in the order of devices and lanes.
+    let number = |queue: QueueId| queues.binary_search(&queue).unwrap_or(0);
     let mut sequences: Vec<Vec<StepNodeId>> = vec![Vec::new(); queues.len()];
     let mut queue_of = Vec::with_capacity(step.nodes.len());
     let mut position = Vec::with_capacity(step.nodes.len());
@@ -163,7 +158,7 @@ fn dependencies(step: &Partitioned, through_silent: bool) -> Vec<SmallVec<[StepN
     let mut all: Vec<SmallVec<[StepNodeId; 4]>> = Vec::with_capacity(step.nodes.len());
     for node in &step.nodes {
         let mut needs: SmallVec<[StepNodeId; 4]> = SmallVec::new();
-        for producer in needed_nodes(step, node) {
+        for producer in step.needed_nodes(node) {
             match through_silent && step.node(producer).silent {
                 true => needs.extend(all[producer.index()].iter().copied()),
                 false => needs.push(producer),
@@ -176,15 +171,6 @@ fn dependencies(step: &Partitioned, through_silent: bool) -> Vec<SmallVec<[StepN
         all.push(needs);
     }
     all
-}
-
-/// The producers of what a node reads, and the nodes that it must run after.
-pub(super) fn needed_nodes<'a>(step: &'a Partitioned, node: &'a StepNode) -> impl Iterator<Item = StepNodeId> + 'a {
-    let data = node.inputs.iter().filter_map(|v| match step.value(*v).origin {
-        Origin::Computed(producer) => Some(producer),
-        _ => None,
-    });
-    data.chain(node.controls.iter().copied())
 }
 
 fn check_memory(schedule: &Schedule, machine: &Machine) -> Result<()> {

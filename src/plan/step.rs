@@ -8,7 +8,7 @@ use super::prune::Pruned;
 use crate::base::Array;
 use crate::device::DeviceId;
 use crate::device::cuda::Operand;
-use crate::graph::{Attrs, NodeId, OpRef, TensorDesc, TensorId};
+use crate::graph::{Attrs, KernelContext, NodeId, OpRef, TensorDesc, TensorId};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -320,6 +320,24 @@ impl Partitioned {
             Origin::Variable(node) => Some(node),
             _ => None,
         }
+    }
+
+    /// The producers of what a node reads, and the nodes that it must run after.
+    pub(super) fn needed_nodes<'a>(&'a self, node: &'a StepNode) -> impl Iterator<Item = StepNodeId> + 'a {
+        let data = node.inputs.iter().filter_map(|v| match self.value(*v).origin {
+            Origin::Computed(producer) => Some(producer),
+            _ => None,
+        });
+        data.chain(node.controls.iter().copied())
+    }
+
+    /// Asks something of a node's op with its types, sizes and known values.
+    pub fn with_kernel_context<R>(&self, node: &StepNode, ask: impl FnOnce(&KernelContext<'_>) -> R) -> R {
+        let desc = |v: &ValueId| self.value(*v).desc.clone();
+        let inputs: Vec<TensorDesc> = node.inputs.iter().map(desc).collect();
+        let outputs: Vec<TensorDesc> = node.outputs.iter().map(desc).collect();
+        let values: Vec<Option<Arc<Array>>> = node.inputs.iter().map(|v| self.value(*v).known().cloned()).collect();
+        ask(&KernelContext { attrs: &node.attrs, inputs: &inputs, outputs: &outputs, values: &values })
     }
 
     /// A tensor's name, as in `split:1`.

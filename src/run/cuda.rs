@@ -2,7 +2,7 @@
 //!
 //! Invariant: all addresses are fixed when a plan is loaded; what is fed is copied into buffers of the plan.
 
-use super::executable::{Layout, Loader, kernel_context};
+use super::executable::{Layout, Loader};
 use super::room::not_enough;
 use crate::base::{Code, Diagnostic, Error, Result};
 use crate::device::cuda::{
@@ -26,8 +26,6 @@ pub(super) struct CudaPart {
     /// By feed: where its bytes are in this run.
     fed: Vec<AtomicPtr<u8>>,
     feed_bytes: Vec<usize>,
-    /// By segment: whether it changes variables.
-    writes: Vec<bool>,
     /// By phase: its segment.
     segment_of: Vec<Option<usize>>,
     /// The texts of checks that can fail, by step node.
@@ -79,11 +77,6 @@ impl CudaPart {
     /// The segment of a phase.
     pub fn segment(&self, phase: usize) -> Option<usize> {
         self.segment_of[phase]
-    }
-
-    /// True if a segment changes variables.
-    pub fn writes(&self, segment: usize) -> bool {
-        self.writes[segment]
     }
 
     /// What a check on a GPU reported in the step that just ended.
@@ -207,9 +200,9 @@ impl PartWriter<'_> {
         let described = match node.fusion.as_deref() {
             Some(Fusion::Chain(parts)) => chain_kernel(step, node, parts),
             Some(Fusion::Epilogue { bias, relu, .. }) => {
-                kernel_context(step, node, |c| op.cuda_kernel(c)).map(|k| with_epilogue(k, *bias, *relu))
+                step.with_kernel_context(node, |c| op.cuda_kernel(c)).map(|k| with_epilogue(k, *bias, *relu))
             }
-            None => kernel_context(step, node, |c| op.cuda_kernel(c)),
+            None => step.with_kernel_context(node, |c| op.cuda_kernel(c)),
         };
         described.map_err(|message| {
             let message = format!("cannot prepare '{}' ({}) for CUDA: {message}", node.name, op.name());
@@ -249,10 +242,9 @@ impl PartWriter<'_> {
             }
         };
         let failure_address = failure.as_ref().map_or(0, |f| f.start().addr() as u64);
-        let events = self.events().map_err(of_driver)?;
+        let events = self.events(loader)?;
         let mut uploads = Vec::new();
         let mut segments = Vec::new();
-        let mut writes = Vec::new();
         let mut segment_of = Vec::new();
         // By event: the phase that marks it.
         let mut marked_in = vec![None; events.len()];
@@ -269,16 +261,16 @@ impl PartWriter<'_> {
                     uploads.push(upload);
                     continue;
                 }
-                if self.lay_down(node).map_err(of_driver)? {
+                let queue = self.schedule.queues[self.schedule.queue_of[id.index()]];
+                let (gpu, info) = (self.gpu(queue.device), loader.machine.device(queue.device));
+                if self.lay_down(node).map_err(|e| self.at_node(node, info, e))? {
                     continue;
                 }
-                let queue = self.schedule.queues[self.schedule.queue_of[id.index()]];
-                let gpu = self.gpu(queue.device);
-                let mut add = |command| commands.push(Placed { node: id.0, gpu, lane: queue.lane, command });
+                let (lane, writes) = (queue.lane, !node.written().is_empty());
+                let mut add = |command| commands.push(Placed { node: id.0, gpu, lane, writes, command });
                 // What earlier phases enqueued is done.
                 let waits = self.schedule.waits[id.index()].iter().map(|e| *e as usize);
                 waits.filter(|e| marked_in[*e] == Some(turn)).for_each(|e| add(CudaCommand::Wait(e)));
-                let info = loader.machine.device(queue.device);
                 match &node.kind {
                     StepNodeKind::Op => {
                         if let Some((kernel, state)) = described.get(&id) {
@@ -316,7 +308,6 @@ impl PartWriter<'_> {
             }
             segment_of.push((!commands.is_empty()).then_some(segments.len()));
             if !commands.is_empty() {
-                writes.push(phase.enqueued.iter().any(|id| !step.node(*id).written().is_empty()));
                 segments.push(commands);
             }
         }
@@ -336,7 +327,6 @@ impl PartWriter<'_> {
             step,
             fed: feeds.iter().map(|_| AtomicPtr::default()).collect(),
             feed_bytes,
-            writes,
             segment_of,
             checks,
             written,
@@ -346,27 +336,19 @@ impl PartWriter<'_> {
     }
 
     /// The events that one stream marks and another waits for. The host's turns need none.
-    fn events(&self) -> Result<Vec<Option<Event>>, CudaError> {
+    fn events(&self, loader: &Loader<'_>) -> Result<Vec<Option<Event>>> {
         let schedule = self.schedule;
-        let context = |queue: usize| {
-            let device = schedule.queues[queue].device;
-            self.gpus.iter().find(|g| g.device == device).map(|g| &g.context)
-        };
-        let is_early = |node: usize| {
-            let copy = &schedule.step.nodes[node];
-            let is_known = || schedule.step.value(schedule.step.base(copy.inputs[0]).0).known().is_some();
-            self.upload(StepNodeId(node as u32), copy).is_some()
-                || copy.copy().is_some_and(|c| c.from.is_host()) && is_known()
-        };
+        let gpu = |queue: usize| self.gpus.iter().find(|g| g.device == schedule.queues[queue].device);
         let mut events: Vec<Option<Event>> = schedule.events.iter().map(|_| None).collect();
-        for (node, event) in schedule.signals.iter().enumerate() {
+        for (i, event) in schedule.signals.iter().enumerate() {
             let Some(event) = event.map(|e| e as usize) else { continue };
-            let Some(context) = context(schedule.queue_of[node]) else { continue };
-            let waited_for =
-                schedule.events[event].iter().any(|q| self.gpus.iter().any(|g| g.device == schedule.queues[*q].device));
+            let Some(owner) = gpu(schedule.queue_of[i]) else { continue };
+            let waited_for = schedule.events[event].iter().any(|q| gpu(*q).is_some());
+            let (id, node) = (StepNodeId(i as u32), &schedule.step.nodes[i]);
             // What is uploaded, or known, has arrived before any segment begins.
-            if waited_for && !is_early(node) {
-                events[event] = Some(Event::new(context, false)?);
+            if waited_for && self.upload(id, node).is_none() && self.known_bytes(node).is_none() {
+                let made = Event::new(&owner.context, false);
+                events[event] = Some(made.map_err(|e| cuda_error(loader.machine.device(owner.device), e))?);
             }
         }
         Ok(events)
@@ -384,15 +366,19 @@ impl PartWriter<'_> {
 
     /// Copies a constant's bytes once for all steps: nothing else is ever put where copies go. False for other nodes.
     fn lay_down(&self, node: &StepNode) -> Result<bool, CudaError> {
-        let Some(copy) = node.copy() else { return Ok(false) };
-        let (base, offset) = self.schedule.step.base(node.inputs[0]);
-        let Some(array) = self.schedule.step.value(base).known().filter(|_| copy.from.is_host()) else {
-            return Ok(false);
-        };
-        let context = &self.gpus[self.gpu(copy.to)].context;
+        let Some(bytes) = self.known_bytes(node) else { return Ok(false) };
+        let context = &self.gpus[self.gpu(node.device)].context;
         // SAFETY: the destination is the plan's, which does not run yet.
-        unsafe { write_now(context, self.address(node.outputs[0]), &array.bytes()[offset..offset + copy.bytes])? };
+        unsafe { write_now(context, self.address(node.outputs[0]), bytes)? };
         Ok(true)
+    }
+
+    /// What a copy from the host takes, where that is known when planned.
+    fn known_bytes(&self, node: &StepNode) -> Option<&[u8]> {
+        let copy = node.copy().filter(|c| c.from.is_host())?;
+        let (base, offset) = self.schedule.step.base(node.inputs[0]);
+        let array = self.schedule.step.value(base).known()?;
+        Some(&array.bytes()[offset..offset + copy.bytes])
     }
 
     fn copy(&self, node: &StepNode, copy: &CopyInfo) -> Result<Option<CudaCommand>, CudaError> {

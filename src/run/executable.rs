@@ -12,8 +12,8 @@ use crate::device::{
     Command, CpuKernel, DeviceId, DeviceKind, DeviceMemory, Event, Failure, FailureKind, Job, Machine, MemoryUse,
     Program, Span, Step, Team, View, Waiter,
 };
-use crate::graph::{KernelContext, NodeId, TensorDesc};
-use crate::plan::{CopyInfo, Fetch, Origin, Partitioned, Route, Schedule, StepNode, StepNodeId, StepNodeKind, ValueId};
+use crate::graph::{NodeId, TensorDesc};
+use crate::plan::{CopyInfo, Fetch, Origin, Route, Schedule, StepNode, StepNodeId, StepNodeKind, ValueId};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -185,15 +185,9 @@ impl Executable {
             let segment = cuda.segment(phase);
             if let Some(segment) = segment {
                 let began = self.step.now();
-                let replayed = cuda.step.is_replayed(segment);
-                if cuda.writes(segment) && !replayed {
-                    self.step.about_to_write();
-                }
-                let trace = cuda.step.launch(segment, began.is_some()).map_err(failed)?;
+                let writes = || self.step.about_to_write();
+                let trace = cuda.step.launch(segment, began.is_some(), &writes).map_err(failed)?;
                 traces.extend(began.zip(trace));
-                if cuda.writes(segment) {
-                    self.step.about_to_write();
-                }
             }
             let goes_on = host(beside);
             if let Some(segment) = segment {
@@ -311,14 +305,6 @@ impl Layout {
     }
 }
 
-/// Asks something of a node's op with its types, sizes and known values.
-pub(super) fn kernel_context<R>(step: &Partitioned, node: &StepNode, ask: impl FnOnce(&KernelContext<'_>) -> R) -> R {
-    let inputs: Vec<TensorDesc> = node.inputs.iter().map(|&v| step.value(v).desc.clone()).collect();
-    let outputs: Vec<TensorDesc> = node.outputs.iter().map(|&v| step.value(v).desc.clone()).collect();
-    let values: Vec<Option<Arc<Array>>> = node.inputs.iter().map(|&v| step.value(v).known().cloned()).collect();
-    ask(&KernelContext { attrs: &node.attrs, inputs: &inputs, outputs: &outputs, values: &values })
-}
-
 /// Writes one device's program.
 struct ProgramWriter<'a> {
     schedule: &'a Schedule,
@@ -423,7 +409,7 @@ impl<'a> ProgramWriter<'a> {
         if has_state && let Some(kernel) = loader.stateful.get(&key) {
             return Ok(kernel.clone());
         }
-        let kernel = kernel_context(step, node, |c| op.cpu_kernel(c)).map_err(|message| {
+        let kernel = step.with_kernel_context(node, |c| op.cpu_kernel(c)).map_err(|message| {
             let message = format!("cannot prepare '{}' ({}): {message}", node.name, op.name());
             Error::from(Diagnostic::at(crate::base::Code::InvalidArgument, message, graph_node.source))
         })?;

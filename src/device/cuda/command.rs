@@ -54,6 +54,8 @@ pub struct Placed {
     pub gpu: usize,
     /// Its stream.
     pub lane: Lane,
+    /// True if it changes variables.
+    pub writes: bool,
     /// What is done.
     pub command: CudaCommand,
 }

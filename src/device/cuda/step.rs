@@ -146,27 +146,12 @@ impl CudaStep {
         &self.gpus
     }
 
-    /// Number of segments.
-    pub fn segments(&self) -> usize {
-        self.segments.len()
-    }
-
-    /// What is uploaded before the first segment.
-    pub fn uploads(&self) -> &[Upload] {
-        &self.uploads
-    }
-
     /// Why segments are not replayed as graphs though they were to be.
     pub fn refused(&self) -> Option<String> {
         match &self.graphs {
             Graphs::Refused(why) => Some(why.clone()),
             _ => self.segments.iter().find_map(|s| s.lock().refused.clone()),
         }
-    }
-
-    /// True if a segment is launched as a graph: a launch that fails has changed nothing.
-    pub fn is_replayed(&self, segment: usize) -> bool {
-        self.segments[segment].lock().graph.is_some()
     }
 
     /// True before the first run: kernels may turn out not to be launchable.
@@ -200,8 +185,9 @@ impl CudaStep {
         Ok(())
     }
 
-    /// Enqueues a segment: by one graph launch where it can be replayed, else command by command.
-    pub fn launch(&self, segment: usize, trace: bool) -> Result<Option<Trace>, StepFailure> {
+    /// Enqueues a segment: by one graph launch where it can be replayed, else command by command. Calls `writes` when
+    /// what changes variables may run, even if the rest is then refused; a graph is launched whole or not at all.
+    pub fn launch(&self, segment: usize, trace: bool, writes: &dyn Fn()) -> Result<Option<Trace>, StepFailure> {
         let part = &self.segments[segment];
         let origin = &self.gpus[part.origin];
         let stream = origin.stream(Lane::Compute);
@@ -218,7 +204,7 @@ impl CudaStep {
         if trace {
             let mut trace = Trace::default();
             replay.runs += 1;
-            self.enqueue(part, Some(&mut trace))?;
+            self.enqueue(part, writes, Some(&mut trace))?;
             return Ok(Some(trace));
         }
         let can_replay = self.graphs == Graphs::On && replay.refused.is_none();
@@ -235,13 +221,18 @@ impl CudaStep {
                 unsafe { result::graph::launch(graph.0, stream.raw) }.called("cuGraphLaunch")
             };
             match launch().map_err(|e| self.failed(None, part.origin, e)) {
-                Ok(()) => return Ok(None),
+                Ok(()) => {
+                    if part.commands.iter().any(|c| c.writes) {
+                        writes();
+                    }
+                    return Ok(None);
+                }
                 // Nothing was enqueued. This step goes command by command, and the next may be captured anew.
                 Err(failure) => replay.refuse_once(failure)?,
             }
         }
         replay.runs += 1;
-        self.enqueue(part, None)?;
+        self.enqueue(part, writes, None)?;
         Ok(None)
     }
 
@@ -309,7 +300,7 @@ impl CudaStep {
         Some((i as u32, (word >> 32 & 0x7fff_ffff) as i64, i64::from(*word as u32 as i32)))
     }
 
-    fn enqueue(&self, part: &Segment, mut trace: Option<&mut Trace>) -> Result<(), StepFailure> {
+    fn enqueue(&self, part: &Segment, writes: &dyn Fn(), mut trace: Option<&mut Trace>) -> Result<(), StepFailure> {
         let origin = &self.gpus[part.origin];
         let start = origin.stream(Lane::Compute);
         let fork = || {
@@ -333,6 +324,9 @@ impl CudaStep {
         }
         let mut bound = part.origin;
         for placed in &part.commands {
+            if placed.writes {
+                writes();
+            }
             let gpu = &self.gpus[placed.gpu];
             let mut run = || {
                 if std::mem::replace(&mut bound, placed.gpu) != placed.gpu {
@@ -409,7 +403,7 @@ impl CudaStep {
             .called("cuStreamBeginCapture")
         };
         begin().map_err(failed)?;
-        let enqueued = self.enqueue(part, None);
+        let enqueued = self.enqueue(part, &|| (), None);
         let end = || {
             origin.context.bind()?;
             // SAFETY: the stream captures since `begin`.

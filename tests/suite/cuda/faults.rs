@@ -243,3 +243,44 @@ fn child_a_gpu_falls_off_the_bus() {
         costs_a_gpu(HOST, "lost:1:4", "CUDA_ERROR_DEVICE_UNAVAILABLE");
     }
 }
+
+#[test]
+fn child_a_refused_graph_whose_substitute_fails() {
+    if !in_child() {
+        return;
+    }
+    // The graph is refused, and so is a launch of the commands in its place: before the first change the variables are
+    // as they were, after it the session says that they may not be.
+    let (mut whole, mut doubtful) = (0, 0);
+    // The graph's own launch is the first that counts; one beyond the last refuses nothing.
+    for launch in 2..200 {
+        let g = Graph::new();
+        let struck = Struck::new(&g, GPU, true, 3);
+        let before = struck.values();
+        struck.standin.fault(&format!("launch:graph:1,launch:{launch}")).unwrap();
+        let failed = struck.program.step(&struck.session, &batch(24)).is_err();
+        struck.standin.fault("").unwrap();
+        if !failed {
+            break;
+        }
+        match struck.program.step(&struck.session, &batch(24)) {
+            Err(e) => {
+                assert!(e.to_string().contains("half changed"), "launch {launch}: {e}");
+                doubtful += 1;
+            }
+            Ok(_) => {
+                // What went on must have begun from the values of before.
+                let clean = Session::new(&g, cuda(2)).unwrap();
+                clean.initialize().unwrap();
+                let of = |name: String| &before.iter().find(|b| b.0 == name).unwrap().1;
+                let pairs: Vec<_> = g.all_variables().into_iter().map(|v| (v, of(v.name()))).collect();
+                clean.load_all(&pairs).unwrap();
+                struck.program.step(&clean, &batch(24)).unwrap();
+                let same = struck.values() == values(&g, &clean);
+                assert!(same, "launch {launch}: variables were changed and nobody said so");
+                whole += 1;
+            }
+        }
+    }
+    assert!(whole > 0 && doubtful > 0, "{whole} whole, {doubtful} doubtful");
+}

@@ -140,6 +140,7 @@ fn faults_give_their_errors() {
         "child_launches",
         "child_what_cannot",
         "child_a_route",
+        "child_a_refused",
         "child_an_illegal_address_beside",
         "child_an_illegal_address",
         "child_a_gpu_falls",
