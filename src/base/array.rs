@@ -3,6 +3,7 @@
 use super::dtype::{Bool8, DType, Element};
 use super::error::{Error, Result};
 use super::shape::{Dims, Shape, num_elements};
+use half::{bf16, f16};
 use std::alloc::Layout;
 use std::fmt;
 use std::ptr::NonNull;
@@ -104,6 +105,9 @@ impl Array {
     /// # Errors
     /// When the size does not fit, or the host has no memory for it.
     pub fn zeros(dtype: DType, dims: &[usize]) -> Result<Array> {
+        if dtype.is_opaque() {
+            return Err(Error::invalid(format!("there are no arrays of {dtype}: turret holds no values of that type")));
+        }
         let len = num_elements(dims).and_then(|n| n.checked_mul(dtype.size()));
         let bytes = len.and_then(AlignedBytes::zeroed).ok_or_else(|| {
             let shape = Shape::known(dims);
@@ -240,6 +244,10 @@ impl Array {
             DType::I32 => at::<i32>(self, i).into(),
             DType::I64 => at::<i64>(self, i) as f64,
             DType::Bool => at::<Bool8>(self, i).0.into(),
+            DType::F16 => at::<f16>(self, i).into(),
+            DType::BF16 => at::<bf16>(self, i).into(),
+            DType::U8 => at::<u8>(self, i).into(),
+            DType::Opaque(_) => unreachable!("no array is of an opaque type"),
         }
     }
 
@@ -263,6 +271,10 @@ impl Array {
             DType::I32 => Array::new(dims, &values.iter().map(|&v| v.round() as i32).collect::<Vec<_>>()),
             DType::I64 => Array::new(dims, &values.iter().map(|&v| v.round() as i64).collect::<Vec<_>>()),
             DType::Bool => Array::new(dims, &values.iter().map(|&v| Bool8::from(v != 0.0)).collect::<Vec<_>>()),
+            DType::F16 => Array::new(dims, &values.iter().map(|&v| f16::from_f64(v)).collect::<Vec<_>>()),
+            DType::BF16 => Array::new(dims, &values.iter().map(|&v| bf16::from_f64(v)).collect::<Vec<_>>()),
+            DType::U8 => Array::new(dims, &values.iter().map(|&v| v.round() as u8).collect::<Vec<_>>()),
+            DType::Opaque(_) => Array::zeros(dtype, dims),
         }
     }
 }
@@ -288,7 +300,7 @@ impl fmt::Debug for Array {
         write!(f, "{} {} ", self.dtype, self.shape())?;
         let text = |i: usize| match self.dtype {
             // The shortest text that is this float32, rather than its neighbour among the float64.
-            DType::F32 => (self.get_f64(i) as f32).to_string(),
+            DType::F32 | DType::F16 | DType::BF16 => (self.get_f64(i) as f32).to_string(),
             _ => self.get_f64(i).to_string(),
         };
         let shown: Vec<String> = (0..self.len().min(SHOWN)).map(text).collect();
@@ -345,7 +357,7 @@ macro_rules! into_array {
     )*};
 }
 
-into_array!(f32, f64, i32, i64);
+into_array!(f32, f64, i32, i64, f16, bf16, u8);
 
 impl IntoArray for bool {
     fn into_array(self) -> Array {

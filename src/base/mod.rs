@@ -10,6 +10,7 @@ mod shape;
 
 pub use array::{AlignedBytes, Array, IntoArray};
 pub use device_spec::DeviceSpec;
-pub use dtype::{Bool8, DType, Element};
+pub use dtype::{Bool8, DType, Element, OpaqueType};
 pub use error::{Code, Diagnostic, Error, Result, SourceLine, nearest};
+pub use half::{bf16, f16};
 pub use shape::{Dims, IntoShape, POISON_DIM, Shape, num_elements};

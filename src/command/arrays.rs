@@ -221,5 +221,7 @@ fn write_array(out: &mut impl Write, array: &Array) -> Result<()> {
         DType::I32 => write(out, array, |v: i32| v),
         DType::I64 => write(out, array, |v: i64| v),
         DType::Bool => write(out, array, |v: Bool8| v.get()),
+        DType::U8 => write(out, array, |v: u8| v),
+        other => anyhow::bail!("NumPy files cannot hold {other}; cast it to float32"),
     }
 }

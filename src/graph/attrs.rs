@@ -30,6 +30,14 @@ pub enum Attr {
     Strs(Vec<String>),
     /// `list(type)`.
     Types(Vec<DType>),
+    /// `list(float)`.
+    Floats(Vec<f32>),
+    /// `list(shape)`.
+    Shapes(Vec<Shape>),
+    /// A `string` that is no UTF-8.
+    Bytes(Vec<u8>),
+    /// An `AttrValue` that turret has no form for (functions, tensors of strings, …), as the protocol buffer has it.
+    Raw(Arc<[u8]>),
 }
 
 impl fmt::Debug for Attr {
@@ -46,6 +54,10 @@ impl fmt::Debug for Attr {
             Attr::Bools(v) => write!(f, "{v:?}"),
             Attr::Strs(v) => write!(f, "{v:?}"),
             Attr::Types(v) => write!(f, "{v:?}"),
+            Attr::Floats(v) => write!(f, "{v:?}"),
+            Attr::Shapes(v) => f.debug_list().entries(v.iter().map(|s| s.to_string())).finish(),
+            Attr::Bytes(v) => write!(f, "\"{}\"", v.escape_ascii()),
+            Attr::Raw(v) => write!(f, "<{} bytes>", v.len()),
         }
     }
 }
@@ -61,7 +73,8 @@ macro_rules! from {
 }
 
 from!(bool => Bool, i64 => Int, f32 => Float, String => Str, DType => Type, Shape => Shape, Arc<Array> => Tensor,
-      Vec<i64> => Ints, Vec<bool> => Bools, Vec<String> => Strs, Vec<DType> => Types);
+      Vec<i64> => Ints, Vec<bool> => Bools, Vec<String> => Strs, Vec<DType> => Types,
+      Vec<f32> => Floats, Vec<Shape> => Shapes, Vec<u8> => Bytes, Arc<[u8]> => Raw);
 
 impl From<&str> for Attr {
     fn from(value: &str) -> Attr {
@@ -161,6 +174,22 @@ impl Attrs {
     pub fn ints(&self, name: &str) -> &[i64] {
         match self.get(name) {
             Some(Attr::Ints(v)) => v,
+            _ => &[],
+        }
+    }
+
+    /// A list of floats; empty where unset.
+    pub fn floats(&self, name: &str) -> &[f32] {
+        match self.get(name) {
+            Some(Attr::Floats(v)) => v,
+            _ => &[],
+        }
+    }
+
+    /// A list of element types; empty where unset.
+    pub fn types(&self, name: &str) -> &[DType] {
+        match self.get(name) {
+            Some(Attr::Types(v)) => v,
             _ => &[],
         }
     }

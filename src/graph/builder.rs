@@ -5,12 +5,14 @@
 use super::attrs::{Attr, Attrs};
 use super::graph::Graph;
 use super::node::{DeviceRequest, DeviceRule, NodeId, TensorId};
-use super::op::OpRef;
+use super::op::{Fact, OpRef};
 use super::tensor::{Operation, Tensor};
+use super::unknown::Unknown;
 use crate::base::DeviceSpec;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::panic::Location;
+use std::sync::Arc;
 
 impl Graph {
     /// Starts a node of this op type; [`NodeBuilder::add`] adds it.
@@ -25,7 +27,14 @@ impl Graph {
             device: None,
             colocate: None,
             problem: None,
+            unknown: None,
         }
+    }
+
+    /// Starts a node of a type that turret does not have, or cannot run, with the outputs that it is known to have.
+    pub fn unknown_node(&self, op_type: &str, outputs: Vec<Fact>) -> NodeBuilder<'_> {
+        let builder = self.node_of(&Unknown).name(op_type.to_string());
+        NodeBuilder { unknown: Some((op_type.into(), outputs)), ..builder }
     }
 }
 
@@ -41,9 +50,15 @@ pub struct NodeBuilder<'g> {
     pub(super) device: Option<DeviceRequest>,
     pub(super) colocate: Option<NodeId>,
     pub(super) problem: Option<String>,
+    pub(super) unknown: Option<(Arc<str>, Vec<Fact>)>,
 }
 
 impl<'g> NodeBuilder<'g> {
+    /// The op type, whether turret has it or not.
+    pub(super) fn op_type(&self) -> &str {
+        self.unknown.as_ref().map_or(self.op.name(), |(op_type, _)| op_type)
+    }
+
     /// The wanted name, made unique in the current name scope; with a trailing `/` it is absolute and taken as it is.
     /// Without this, the op type.
     pub fn name(mut self, name: impl Into<Cow<'static, str>>) -> Self {

@@ -8,7 +8,7 @@ use super::builder::NodeBuilder;
 use super::collections::Collections;
 use super::names::{self, Kind, NameTable};
 use super::node::{DeviceRequest, DeviceRule, Node, NodeId, TensorId};
-use super::op::InferContext;
+use super::op::{Fact, InferContext};
 use super::registry::Registry;
 use super::scopes::{DeviceEntry, ScopeState};
 use super::tensor::{Operation, Tensor};
@@ -248,7 +248,7 @@ impl Graph {
             None => new.name.to_string(),
         };
         if let Some(at) = self.finalized() {
-            let kind = new.op.name();
+            let kind = new.op_type();
             return fail(
                 Code::FailedPrecondition,
                 format!("cannot add '{full}' ({kind}): the graph was finalised at {at}; add it before"),
@@ -270,14 +270,18 @@ impl Graph {
             return NodeId::POISON;
         }
         let context = InferContext { attrs: &new.attrs, inputs: &facts, values: &values };
-        let outputs = match new.op.infer(&context) {
+        let (unknown_type, inferred) = match &new.unknown {
+            Some((op_type, outputs)) => (Some(op_type.clone()), Ok(outputs.clone())),
+            None => (None, new.op.infer(&context).and_then(|outputs| held(&facts, outputs))),
+        };
+        let outputs = match inferred {
             Ok(outputs) => outputs,
             Err(message) => {
                 let inputs: Vec<String> = (new.inputs.iter().zip(&producers).zip(&facts))
                     .map(|((i, n), f)| format!("'{}' {} {}", n.output_name(i.output), f.dtype, f.shape))
                     .collect();
                 let inputs = if inputs.is_empty() { String::new() } else { format!("; inputs: {}", inputs.join(", ")) };
-                let message = format!("cannot build '{full}' ({}): {message}{inputs}", new.op.name());
+                let message = format!("cannot build '{full}' ({}): {message}{inputs}", new.op_type());
                 inner.diagnostics.push(Diagnostic::at(Code::InvalidArgument, message, source));
                 return NodeId::POISON;
             }
@@ -291,10 +295,10 @@ impl Graph {
             .into_iter()
             .find(|&i| producers.get(i).is_none_or(|p| !p.op.traits().variable))
         {
-            let got = producers.get(written).map(|p| format!("'{}' ({})", p.name, p.op.name()));
+            let got = producers.get(written).map(|p| format!("'{}' ({})", p.name, p.op_type()));
             let message = format!(
                 "cannot build '{full}' ({}): input {written} is written, so it must be a variable, got {}",
-                new.op.name(),
+                new.op_type(),
                 got.unwrap_or_else(|| format!("{} inputs", producers.len()))
             );
             inner.diagnostics.push(Diagnostic::at(Code::InvalidArgument, message, source));
@@ -315,6 +319,7 @@ impl Graph {
             id,
             name: name.clone(),
             op: new.op,
+            unknown_type,
             attrs: new.attrs,
             inputs: new.inputs,
             control_inputs: controls,
@@ -325,6 +330,14 @@ impl Graph {
         };
         inner.nodes.insert(name, Arc::new(node));
         id
+    }
+}
+
+/// An error if turret holds no values of the type of an input or output, so that kernels never meet one.
+fn held(inputs: &[Fact], outputs: Vec<Fact>) -> std::result::Result<Vec<Fact>, String> {
+    match inputs.iter().chain(&outputs).find(|f| f.dtype.is_opaque()) {
+        None => Ok(outputs),
+        Some(fact) => Err(format!("turret holds no values of type {}", fact.dtype)),
     }
 }
 
@@ -350,7 +363,7 @@ fn device_of(
                 request.spec = request.spec.merged_into(spec);
             }
             DeviceEntry::Function(function) => {
-                let spec = function(&NewNode { name, op_type: new.op.name(), device: &request.spec })?;
+                let spec = function(&NewNode { name, op_type: new.op_type(), device: &request.spec })?;
                 if spec != request.spec {
                     request = DeviceRequest { spec, rule: DeviceRule::Function };
                 }
@@ -387,7 +400,7 @@ pub struct NewNode<'a> {
     /// The name that it will have, before it is made unique.
     pub name: &'a str,
     /// Its op type.
-    pub op_type: &'static str,
+    pub op_type: &'a str,
     /// The device that the scopes inside of the function gave it.
     pub device: &'a DeviceSpec,
 }

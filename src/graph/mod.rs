@@ -20,6 +20,7 @@ mod scopes;
 #[cfg(test)]
 mod scopes_tests;
 mod tensor;
+mod unknown;
 mod variable_scope;
 
 pub use attrs::{Attr, Attrs};
@@ -35,4 +36,5 @@ pub use op::{
 pub use placement::VariablePlacement;
 pub(crate) use registry::{Entry, Lookup};
 pub use tensor::{Gradient, IndexedSlices, Operation, Tensor, Variable};
+pub use unknown::Unknown;
 pub use variable_scope::{Reuse, ScopeOptions, VariableScope};

@@ -92,8 +92,10 @@ pub struct Node {
     pub id: NodeId,
     /// Its unique name.
     pub name: Arc<str>,
-    /// Its op type.
+    /// Its op.
     pub op: OpRef,
+    /// Its op type where `op` is [`Unknown`](super::Unknown).
+    pub unknown_type: Option<Arc<str>>,
     /// The attributes.
     pub attrs: Attrs,
     /// The tensors that it reads, in order.
@@ -111,6 +113,11 @@ pub struct Node {
 }
 
 impl Node {
+    /// Its op type, as in `MatMul`, whether turret has it or not.
+    pub fn op_type(&self) -> &str {
+        self.unknown_type.as_deref().unwrap_or(self.op.name())
+    }
+
     /// An output's name, as in `split:1`.
     pub fn output_name(&self, output: u32) -> String {
         format!("{}:{output}", self.name)
@@ -119,6 +126,6 @@ impl Node {
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {}{:?}", self.name, self.op.name(), self.inputs)
+        write!(f, "{} = {}{:?}", self.name, self.op_type(), self.inputs)
     }
 }

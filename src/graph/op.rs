@@ -291,6 +291,11 @@ pub trait Op: Send + Sync {
         None
     }
 
+    /// True for [`Unknown`](super::Unknown) alone, whose nodes cannot run.
+    fn is_unknown(&self) -> bool {
+        false
+    }
+
     /// True for placeholders: a run that needs the node must feed its output.
     fn must_be_fed(&self) -> bool {
         false

@@ -57,8 +57,8 @@ impl<'g> Operation<'g> {
     }
 
     /// The op type.
-    pub fn op_type(self) -> &'static str {
-        self.node().map_or("<error>", |n| n.op.name())
+    pub fn op_type(self) -> String {
+        self.node().map_or_else(|| "<error>".into(), |n| n.op_type().to_string())
     }
 
     /// The device that it asks for, as far as given.

@@ -2,6 +2,7 @@
 
 use super::elementwise::{Dispatch, GRAIN, Plain, Shared, Wide};
 use super::number::Number;
+use super::support::no_arithmetic;
 use super::values::{case, float, ints};
 use crate::base::DType;
 use crate::device::CpuKernel;
@@ -113,7 +114,7 @@ pub(super) fn sum_kernel(dtype: DType) -> Result<CpuKernel, String> {
         DType::F64 => sum::<f64, Plain>(),
         DType::I32 => sum::<i32, Plain>(),
         DType::I64 => sum::<i64, Plain>(),
-        DType::Bool => return Err("bool has no arithmetic".into()),
+        other => return Err(no_arithmetic(other)),
     })
 }
 

@@ -3,6 +3,7 @@
 use super::cuda_rows::Parts;
 use super::elementwise::{GRAIN, Shared};
 use super::number::Number;
+use super::support::no_arithmetic;
 use super::values::{array, case, case_with, float, ints};
 use crate::base::{Array, DType, Element, Shape};
 use crate::device::CpuKernel;
@@ -42,7 +43,7 @@ impl Op for ArgOp {
 
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
         c.want_inputs(2)?;
-        if c.dtype(0) == DType::Bool || !c.dtype(1).is_integer() {
+        if !c.dtype(0).is_number() || !c.dtype(1).is_integer() {
             return Err(format!("want numbers and an integer axis, got {} and {}", c.dtype(0), c.dtype(1)));
         }
         let dtype = c.attrs.dtype("output_type").unwrap_or(DType::I64);
@@ -92,7 +93,7 @@ impl Op for ArgOp {
             DType::F64 => to::<f64>(length, inner, largest, wide),
             DType::I32 => to::<i32>(length, inner, largest, wide),
             DType::I64 => to::<i64>(length, inner, largest, wide),
-            DType::Bool => return Err("bool has no order".into()),
+            other => return Err(no_arithmetic(other)),
         })
     }
 

@@ -3,7 +3,7 @@
 use super::like_input;
 use super::no_kernel;
 use super::support::{by_dtype, node};
-use crate::base::Array;
+use crate::base::{Array, Bool8, DType, bf16, f16};
 use crate::device::{CpuKernel, Launch};
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
 use std::fmt::Write as _;
@@ -92,11 +92,15 @@ fn summary(l: &Launch<'_>, i: usize, len: usize, shown: usize) -> String {
         let separator = if at == 0 { "" } else { " " };
         // Writing to a string does not fail.
         let _ = match l.input_dtype(i) {
-            crate::base::DType::F32 => write!(text, "{separator}{}", l.input::<f32>(i)[at]),
-            crate::base::DType::F64 => write!(text, "{separator}{}", l.input::<f64>(i)[at]),
-            crate::base::DType::I32 => write!(text, "{separator}{}", l.input::<i32>(i)[at]),
-            crate::base::DType::I64 => write!(text, "{separator}{}", l.input::<i64>(i)[at]),
-            crate::base::DType::Bool => write!(text, "{separator}{}", l.input::<crate::base::Bool8>(i)[at].get()),
+            DType::Bool => write!(text, "{separator}{}", l.input::<Bool8>(i)[at].get()),
+            DType::F32 => write!(text, "{separator}{}", l.input::<f32>(i)[at]),
+            DType::F64 => write!(text, "{separator}{}", l.input::<f64>(i)[at]),
+            DType::I32 => write!(text, "{separator}{}", l.input::<i32>(i)[at]),
+            DType::I64 => write!(text, "{separator}{}", l.input::<i64>(i)[at]),
+            DType::F16 => write!(text, "{separator}{}", l.input::<f16>(i)[at]),
+            DType::BF16 => write!(text, "{separator}{}", l.input::<bf16>(i)[at]),
+            DType::U8 => write!(text, "{separator}{}", l.input::<u8>(i)[at]),
+            DType::Opaque(_) => Ok(()),
         };
     }
     text.push_str(if len > shown { "...]" } else { "]" });

@@ -2,7 +2,7 @@
 
 use super::cuda_reduce;
 use super::number::Number;
-use super::support::{GRAIN, by_rows};
+use super::support::{GRAIN, by_rows, no_arithmetic};
 use crate::base::{Array, DType, Dims, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::{CudaKernel, CudaMap, MapStep, Operand, map_kernel};
@@ -111,7 +111,7 @@ impl Op for BiasAdd {
             DType::F64 => kernel::<f64>(channels, inner),
             DType::I32 => kernel::<i32>(channels, inner),
             DType::I64 => kernel::<i64>(channels, inner),
-            DType::Bool => return Err("bools have no sums".into()),
+            other => return Err(no_arithmetic(other)),
         })
     }
 

@@ -8,6 +8,7 @@ use super::binary_grad as grad;
 use super::broadcast::broadcast;
 use super::elementwise::{Map2, Plain, Wide, binary};
 use super::number::Number;
+use super::support::no_arithmetic;
 use super::values::{array, case, float, ints};
 use crate::base::DType;
 use crate::device::CpuKernel;
@@ -55,7 +56,7 @@ impl Op for BinaryOp {
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
         c.want_inputs(2)?;
         let dtype = c.same_dtype()?;
-        if dtype == DType::Bool || self.floats_only && !dtype.is_floating() {
+        if !dtype.is_number() || self.floats_only && !dtype.is_floating() {
             let want = if self.floats_only { "float32 or float64" } else { "numbers" };
             return Err(format!("want {want}, got {dtype}; cast both inputs"));
         }
@@ -106,7 +107,7 @@ where
         DType::F64 => binary::<f64, f64, F, Plain>(x, y, o, f),
         DType::I32 => binary::<i32, i32, F, Plain>(x, y, o, f),
         DType::I64 => binary::<i64, i64, F, Plain>(x, y, o, f),
-        DType::Bool => return Err("bool has no arithmetic".into()),
+        other => return Err(no_arithmetic(other)),
     })
 }
 

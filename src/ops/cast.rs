@@ -106,6 +106,7 @@ impl Op for Cast {
             (Bool, F64) => unary::<Bool8, f64, As, Plain>(0, As),
             (Bool, I32) => unary::<Bool8, i32, As, Plain>(0, As),
             (Bool, I64) => unary::<Bool8, i64, As, Plain>(0, As),
+            (from, to) => return Err(format!("there is no cast from {from} to {to}")),
         })
     }
 

@@ -3,6 +3,7 @@
 
 use super::broadcast::broadcast;
 use super::elementwise::{Dispatch, Map1, Map2, Plain, Wide, binary, unary};
+use super::support::no_arithmetic;
 use super::values::{bools, case, float, ints};
 use crate::base::{Bool8, DType, Element};
 use crate::device::CpuKernel;
@@ -93,6 +94,7 @@ macro_rules! compare {
                     DType::I32 => pair::<i32, _, Plain>(c, $function),
                     DType::I64 => pair::<i64, _, Plain>(c, $function),
                     DType::Bool => pair::<Bool8, _, Plain>(c, truth($function)),
+                    other => return Err(no_arithmetic(other)),
                 })
             },
             cuda: $cuda,

@@ -25,6 +25,7 @@ const RUNS: usize = 100;
 pub(super) fn moved(dtype: DType) -> DType {
     match dtype.size() {
         1 => DType::Bool,
+        2 => DType::F16,
         4 => DType::I32,
         _ => DType::I64,
     }

@@ -191,7 +191,7 @@ fn number(value: f64, parameter: DType) -> CudaArg {
         DType::F64 => CudaArg::F64(value),
         DType::I64 => CudaArg::I64(value as i64),
         // Beyond its type it is the largest, as on the host.
-        DType::I32 | DType::Bool => CudaArg::I32(value as i32),
+        _ => CudaArg::I32(value as i32),
     }
 }
 

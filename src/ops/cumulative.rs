@@ -2,6 +2,7 @@
 
 use super::cuda_rows::Parts;
 use super::number::Number;
+use super::support::no_arithmetic;
 use super::values::{case, case_with, float};
 use crate::base::{Array, DType};
 use crate::device::CpuKernel;
@@ -34,7 +35,7 @@ impl Op for CumulativeOp {
 
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
         c.want_inputs(2)?;
-        if c.dtype(0) == DType::Bool || !c.dtype(1).is_integer() {
+        if !c.dtype(0).is_number() || !c.dtype(1).is_integer() {
             return Err(format!("want numbers and an integer axis, got {} and {}", c.dtype(0), c.dtype(1)));
         }
         if let (Some(rank), Some(axes)) = (c.shape(0).rank(), c.ints(1)) {
@@ -74,7 +75,7 @@ impl Op for CumulativeOp {
             (DType::F64, true) => run::<f64>(way, 1.0, f64::times),
             (DType::I32, true) => run::<i32>(way, 1, i32::times),
             (DType::I64, true) => run::<i64>(way, 1, i64::times),
-            (DType::Bool, _) => return Err("bool has no arithmetic".into()),
+            (other, _) => return Err(no_arithmetic(other)),
         })
     }
 

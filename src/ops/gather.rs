@@ -4,8 +4,8 @@ use super::cuda_indices::Indices;
 use super::number::Number;
 use super::strided_slice::Index;
 use super::support::{
-    MAX_OUTPUTS, around, axis_of, build, by_dtype, by_rows, index_at, int_array, int_scalar, node, scoped, shape_of,
-    sized,
+    MAX_OUTPUTS, around, axis_of, build, by_dtype, by_rows, index_at, int_array, int_scalar, no_arithmetic, node,
+    scoped, shape_of, sized,
 };
 use crate::base::{Array, DType, Element, Shape};
 use crate::device::CpuKernel;
@@ -268,7 +268,7 @@ impl Op for UnsortedSegmentSum {
             DType::F64 => sum::<f64>(segments, count, width),
             DType::I32 => sum::<i32>(segments, count, width),
             DType::I64 => sum::<i64>(segments, count, width),
-            DType::Bool => return Err("bools have no sums".into()),
+            other => return Err(no_arithmetic(other)),
         })
     }
 

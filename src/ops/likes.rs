@@ -2,6 +2,7 @@
 
 use super::elementwise::fill;
 use super::number::Number;
+use super::support::no_arithmetic;
 use super::values::{case, float, ints};
 use crate::base::{Bool8, DType};
 use crate::device::CpuKernel;
@@ -54,6 +55,7 @@ impl Op for LikeOp {
                 l.output::<Bool8>(0).fill(Bool8::from(ones));
                 Ok(())
             }),
+            other => return Err(no_arithmetic(other)),
         })
     }
 

@@ -3,6 +3,7 @@
 //! Absent: the loops (`matmul_kernel.rs`) and batches of products (`BatchMatMulV2`).
 
 use super::matmul_kernel as kernel;
+use super::support::no_arithmetic;
 use super::values::{array, case, case_with, float};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
@@ -74,7 +75,7 @@ impl Op for MatMul {
             DType::F64 => kernel::floats::<f64>(sizes),
             DType::I32 => kernel::integers::<i32>(sizes),
             DType::I64 => kernel::integers::<i64>(sizes),
-            DType::Bool => return Err("bool has no arithmetic".into()),
+            other => return Err(no_arithmetic(other)),
         })
     }
 
@@ -108,7 +109,7 @@ impl Op for MatMul {
                 let blocks = (m.div_ceil(16) * n.div_ceil(16)) as u32;
                 CudaLaunch::Code { code, blocks, threads: 256, shared_bytes: 0, args }
             }
-            DType::Bool => return Err("bool has no arithmetic".into()),
+            other => return Err(no_arithmetic(other)),
         };
         Ok(CudaKernel::new([launch]))
     }

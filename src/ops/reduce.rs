@@ -7,6 +7,7 @@ use super::elementwise::{Plain, Wide};
 use super::number::Number;
 use super::reduce_grad as grad;
 use super::reduce_kernel::{Fold, reduce};
+use super::support::no_arithmetic;
 use super::values::{array, bools, case, case_with, float, ints};
 use crate::base::{Array, Bool8, DType, Shape};
 use crate::device::CpuKernel;
@@ -238,7 +239,7 @@ where
         DType::F64 => reduce::<f64, F, Plain>(dims, reduced, f),
         DType::I32 => reduce::<i32, F, Plain>(dims, reduced, f),
         DType::I64 => reduce::<i64, F, Plain>(dims, reduced, f),
-        DType::Bool => return Err("bool has no arithmetic".into()),
+        other => return Err(no_arithmetic(other)),
     })
 }
 

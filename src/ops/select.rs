@@ -4,6 +4,7 @@
 
 use super::broadcast::{broadcast, reduce_gradients};
 use super::elementwise::{GRAIN, Shared};
+use super::support::by_dtype;
 use super::values::{bools, case, float};
 use crate::base::{Bool8, DType, Dims, Element};
 use crate::device::CpuKernel;
@@ -90,13 +91,7 @@ impl Op for SelectOp {
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         let (condition, output) = (self.condition(c), &c.outputs[0].dims);
         let steps = [&condition, &c.inputs[1].dims, &c.inputs[2].dims].map(|d| steps(d, output));
-        Ok(match c.inputs[1].dtype {
-            DType::F32 => select::<f32>(output.clone(), steps),
-            DType::F64 => select::<f64>(output.clone(), steps),
-            DType::I32 => select::<i32>(output.clone(), steps),
-            DType::I64 => select::<i64>(output.clone(), steps),
-            DType::Bool => select::<Bool8>(output.clone(), steps),
-        })
+        Ok(by_dtype!(c.inputs[1].dtype, T => select::<T>(output.clone(), steps)))
     }
 
     fn cuda_map(&self, c: &KernelContext<'_>) -> Option<CudaMap> {

@@ -1,6 +1,6 @@
 //! `Range` and `OneHot`: tensors made from numbers.
 
-use super::support::{around, axis_of, by_dtype, index_at, int_scalar, node, scoped, sized};
+use super::support::{around, axis_of, by_dtype, index_at, int_scalar, no_arithmetic, node, scoped, sized};
 use crate::base::{Array, DType, Element, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::{CudaArg, CudaCode, CudaKernel};
@@ -85,7 +85,7 @@ impl Op for Range {
             DType::F64 => fill::<f64>(|start, delta, i| start + i as f64 * delta),
             DType::I32 => fill::<i32>(|start, delta, i| start.wrapping_add(delta.wrapping_mul(i as i32))),
             DType::I64 => fill::<i64>(|start, delta, i| start.wrapping_add(delta.wrapping_mul(i as i64))),
-            DType::Bool => return Err("a range is of numbers".into()),
+            other => return Err(no_arithmetic(other)),
         })
     }
 

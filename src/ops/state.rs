@@ -5,8 +5,7 @@ use super::cuda_index::{ASKING, Counter};
 use super::identity::Identity;
 use super::initializer::initial_value;
 use super::no_kernel;
-use super::support::sized;
-use super::support::{build, node, scoped};
+use super::support::{build, by_dtype, node, scoped, sized};
 use crate::base::{Array, Code, DType, Diagnostic, IntoShape, Shape, SourceLine, num_elements};
 use crate::device::CpuKernel;
 use crate::device::cuda::{CudaArg, CudaKernel};
@@ -65,13 +64,7 @@ impl Op for Assign {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        Ok(match c.inputs[0].dtype {
-            DType::F32 => copy_in::<f32>(),
-            DType::F64 => copy_in::<f64>(),
-            DType::I32 => copy_in::<i32>(),
-            DType::I64 => copy_in::<i64>(),
-            DType::Bool => copy_in::<crate::base::Bool8>(),
-        })
+        Ok(by_dtype!(c.inputs[0].dtype, T => copy_in::<T>()))
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {

@@ -28,10 +28,28 @@ macro_rules! by_dtype {
                 type $t = $crate::base::Bool8;
                 $body
             }
+            $crate::base::DType::F16 => {
+                type $t = $crate::base::f16;
+                $body
+            }
+            $crate::base::DType::BF16 => {
+                type $t = $crate::base::bf16;
+                $body
+            }
+            $crate::base::DType::U8 => {
+                type $t = u8;
+                $body
+            }
+            $crate::base::DType::Opaque(_) => unreachable!("no node that runs has values of an opaque type"),
         }
     };
 }
 pub(super) use by_dtype;
+
+/// What is wrong where an op computes with a type that is only stored.
+pub(super) fn no_arithmetic(dtype: DType) -> String {
+    format!("there is no arithmetic on {dtype}; cast it to a type that is computed with")
+}
 
 /// Elements that a thread takes at a time.
 pub(super) const GRAIN: usize = 16 * 1024;

@@ -6,9 +6,9 @@ use super::copy::{Copy, Move};
 use super::cuda_copy;
 use super::elementwise::fill;
 use super::shape_ops::SHAPE_HINT;
-use super::support::strides_of;
+use super::support::{by_dtype, strides_of};
 use super::values::{case, float, ints};
-use crate::base::{Array, Bool8, DType, Element, Shape};
+use crate::base::{Array, Element, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::CudaKernel;
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op};
@@ -82,13 +82,7 @@ impl Op for Tile {
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         let (from, to) = (c.inputs[0].dims.to_vec(), c.outputs[0].dims.to_vec());
-        Ok(match c.inputs[0].dtype {
-            DType::F32 => tile::<f32>(from, to),
-            DType::F64 => tile::<f64>(from, to),
-            DType::I32 => tile::<i32>(from, to),
-            DType::I64 => tile::<i64>(from, to),
-            DType::Bool => tile::<Bool8>(from, to),
-        })
+        Ok(by_dtype!(c.inputs[0].dtype, T => tile::<T>(from, to)))
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
@@ -181,13 +175,7 @@ impl Op for Fill {
                 Ok(())
             })
         }
-        Ok(match c.inputs[1].dtype {
-            DType::F32 => kernel::<f32>(),
-            DType::F64 => kernel::<f64>(),
-            DType::I32 => kernel::<i32>(),
-            DType::I64 => kernel::<i64>(),
-            DType::Bool => kernel::<Bool8>(),
-        })
+        Ok(by_dtype!(c.inputs[1].dtype, T => kernel::<T>()))
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {

@@ -40,7 +40,7 @@ impl Op for UnaryOp {
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
         c.want_inputs(1)?;
         let dtype = c.dtype(0);
-        if dtype == DType::Bool || self.floats_only && !dtype.is_floating() {
+        if !dtype.is_number() || self.floats_only && !dtype.is_floating() {
             let want = if self.floats_only { "float32 or float64" } else { "a number" };
             return Err(format!("want {want}, got {dtype}; cast the input"));
         }

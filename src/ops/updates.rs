@@ -5,7 +5,7 @@
 use super::cuda_indices::Indices;
 use super::number::Number;
 use super::state::{Assign, assigned, cuda_update};
-use super::support::{index_at, update};
+use super::support::{index_at, no_arithmetic, update};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::{CudaArg, CudaBuffer, CudaKernel, FailureText};
@@ -13,11 +13,10 @@ use crate::graph::{Attrs, Fact, InferContext, KernelContext, Op, OpRef, Tensor, 
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// Runs a body with `T` as the Rust type of a numeric element type; bools are refused.
+/// Runs a body with `T` as the Rust type of a numeric element type; the others are refused.
 macro_rules! by_number {
     ($dtype:expr, $t:ident => $body:expr) => {
         match $dtype {
-            DType::Bool => Err("bools have no sums".to_string()),
             DType::F32 => {
                 type $t = f32;
                 Ok($body)
@@ -34,6 +33,7 @@ macro_rules! by_number {
                 type $t = i64;
                 Ok($body)
             }
+            other => Err(no_arithmetic(other)),
         }
     };
 }
@@ -47,7 +47,7 @@ pub struct AssignSub;
 fn numeric(c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
     let facts = assigned(c)?;
     match c.dtype(0) {
-        DType::Bool => Err("bools have no sums; assign them".into()),
+        other if !other.is_number() => Err(no_arithmetic(other)),
         _ => Ok(facts),
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn written(
     inputs: &[ValueId],
 ) -> Result<()> {
     let refuse = |what: String| {
-        let message = format!("'{}' ({}) {what}", node.name, node.op.name());
+        let message = format!("'{}' ({}) {what}", node.name, node.op_type());
         Err(Diagnostic::at(Code::InvalidArgument, message, node.source).into())
     };
     for (at, &i) in places.iter().enumerate() {
@@ -58,7 +58,7 @@ pub(super) fn aliases(
                 "'{}' ({}) says that output {i} ({} bytes) is a part of an input's bytes, {:?}, which it cannot be: a \
                  fault of the op",
                 node.name,
-                node.op.name(),
+                node.op_type(),
                 desc.bytes(),
                 aliases.get(i)
             );

@@ -193,7 +193,7 @@ impl Problems {
                  it is not there; the devices are {devices}; ask for one of these, run with more devices, or turn soft \
                  placement on",
                 first.name,
-                first.op.name()
+                first.op_type()
             );
             let mut by_line: IndexMap<String, Vec<&str>> = IndexMap::new();
             for node in ids.iter().map(|id| &nodes[id.index()]) {
@@ -312,19 +312,19 @@ fn lacks(node: &Node, device: DeviceId, machine: &Machine) -> Option<String> {
         return None;
     }
     if node.op.traits().host_only {
-        return Some(format!("{} runs only on the host", node.op.name()));
+        return Some(format!("{} runs only on the host", node.op_type()));
     }
     let types = node.outputs.iter().map(|f| f.dtype);
     let mut types: Vec<DType> = types.chain(node.attrs.dtype("T")).collect();
     types.sort_unstable();
     if let Some(t) = types.iter().find(|t| node.op.gpu_lacks(**t)) {
-        return Some(format!("{} has no GPU kernel for {t}", node.op.name()));
+        return Some(format!("{} has no GPU kernel for {t}", node.op_type()));
     }
     let is_cuda = machine.device(device).kind == DeviceKind::Cuda;
     if is_cuda && !node.op.has_cuda_kernel(&node.attrs, &node.outputs) {
         let of: Vec<String> = types.iter().map(|t| t.to_string()).collect();
         let of = if of.is_empty() { String::new() } else { format!(" for {}", of.join(", ")) };
-        return Some(format!("{} has no CUDA kernel{of}", node.op.name()));
+        return Some(format!("{} has no CUDA kernel{of}", node.op_type()));
     }
     None
 }
@@ -342,7 +342,7 @@ fn refusals(order: &[&Arc<Node>], request: &DeviceSpec, candidates: &[DeviceId],
                 "cannot assign a device for '{}' ({}): could not satisfy explicit device specification '{spec}': \
                  {why}{whose}; the host does; pin it to /cpu:0, or turn soft placement on",
                 node.name,
-                node.op.name()
+                node.op_type()
             );
             problems.join(Problems::one(node, message));
         }
@@ -352,7 +352,7 @@ fn refusals(order: &[&Arc<Node>], request: &DeviceSpec, candidates: &[DeviceId],
         let message = format!(
             "cannot assign a device for '{}' ({}): no device of {} satisfies '{request}'",
             node.name,
-            node.op.name(),
+            node.op_type(),
             device_list(machine)
         );
         problems = Problems::one(node, message);

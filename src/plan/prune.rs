@@ -206,7 +206,7 @@ fn specialise(
     for node in nodes.iter().filter(|n| needed[n.id.index()]) {
         let found = node_info(node, signature, &info, with_values, &team).map_err(|message| {
             let inputs = inputs_in_words(nodes, node, signature, &info);
-            let message = format!("cannot plan '{}' ({}): {message}{inputs}", node.name, node.op.name());
+            let message = format!("cannot plan '{}' ({}): {message}{inputs}", node.name, node.op_type());
             Error::from(Diagnostic::at(Code::InvalidArgument, message, node.source))
         })?;
         info[node.id.index()] = Some(found);

@@ -179,7 +179,7 @@ fn op_rows(node: &Node, placed: &Placed, machine: &Machine, name_of: &dyn Fn(Nod
     let Some(placement) = placed.get(node.id) else { return Vec::new() };
     let row = OpRow {
         name: node.name.to_string(),
-        op: node.op.name().to_string(),
+        op: node.op_type().to_string(),
         requested: node.device.spec.to_string(),
         device: machine.device(placement.device).short_name(),
         reason: placement.reason.clone(),

@@ -229,7 +229,7 @@ fn graph_node(node: &Node, nodes: &[Arc<Node>], output: impl Fn(usize) -> String
     };
     NodeView {
         name: node.name.to_string(),
-        op: node.op.name().to_string(),
+        op: node.op_type().to_string(),
         kind,
         device: node.device.spec.to_string(),
         inputs: node.inputs.iter().map(|t| edge(&nodes[t.node.index()].name, t.output)).collect(),

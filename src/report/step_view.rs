@@ -108,7 +108,7 @@ impl<'a> StepView<'a> {
                 notes.push(("value".to_string(), describe_array(array)));
                 ("Const", NodeKind::Constant(describe_briefly(array)))
             }
-            Origin::Variable(_) => (node.op.name(), NodeKind::Variable),
+            Origin::Variable(_) => (node.op_type(), NodeKind::Variable),
             _ => ("Placeholder", NodeKind::Fed),
         };
         NodeView {

@@ -82,8 +82,8 @@ fn out_of_memory(
     let named: Vec<String> = holders.iter().take(NAMED).map(|(name, bytes)| format!("'{name}' {bytes}")).collect();
     let node = largest(schedule, device.id).map(|v| step.pruned.node(step.value(v).tensor.node));
     let such_as = node.map_or(String::new(), |n| match n.name.split_once('/') {
-        Some((scope, _)) => format!(", such as '{}' ({}) of {scope}", n.name, n.op.name()),
-        None => format!(", such as '{}' ({})", n.name, n.op.name()),
+        Some((scope, _)) => format!(", such as '{}' ({}) of {scope}", n.name, n.op_type()),
+        None => format!(", such as '{}' ({})", n.name, n.op_type()),
     });
     let message = format!(
         "{} is out of memory for its part of the step{such_as}: {asked} bytes asked, {there}; the largest holders are \

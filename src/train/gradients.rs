@@ -152,7 +152,7 @@ struct Walk<'g> {
     /// No device scope is open, so that gradient nodes follow their forward nodes.
     follow: bool,
     /// Op types without a rule that are reported already.
-    lacking: BTreeSet<&'static str>,
+    lacking: BTreeSet<String>,
 }
 
 impl<'g> Walk<'g> {
@@ -307,7 +307,7 @@ impl<'g> Walk<'g> {
         if in_grads.len() != node.inputs.len() {
             let message = format!(
                 "the gradient rule of {} gave {} gradients for the {} inputs of '{}'",
-                node.op.name(),
+                node.op_type(),
                 in_grads.len(),
                 node.inputs.len(),
                 node.name
@@ -346,8 +346,8 @@ impl<'g> Walk<'g> {
     }
 
     fn report_lacking(&mut self, node: &Node) {
-        let kind = node.op.name();
-        if !self.lacking.insert(kind) {
+        let kind = node.op_type().to_string();
+        if !self.lacking.insert(kind.clone()) {
             return;
         }
         let wanted: Vec<String> = self.reaching(node.id).iter().map(|&x| self.display(x)).collect();
@@ -404,7 +404,7 @@ impl<'g> Walk<'g> {
         let message = format!(
             "incompatible gradient of '{}' ({}), input {index}: want the input's {} {}, got {} {}",
             node.name,
-            node.op.name(),
+            node.op_type(),
             fact.dtype,
             want,
             grad.values().dtype(),

@@ -185,7 +185,8 @@ pub fn c_type(dtype: DType) -> &'static str {
         DType::F64 => "double",
         DType::I32 => "int",
         DType::I64 => "long long",
-        DType::Bool => "unsigned char",
+        DType::Bool | DType::U8 | DType::Opaque(_) => "unsigned char",
+        DType::F16 | DType::BF16 => "unsigned short",
     }
 }
 

@@ -79,7 +79,7 @@ impl AllReduce {
             DType::F64 => DataType::Float64,
             DType::I32 => DataType::Int32,
             DType::I64 => DataType::Int64,
-            DType::Bool => return Err(CudaError::refused("ncclAllReduce", "bool has no sums")),
+            _ => return Err(CudaError::refused("ncclAllReduce", format!("there is no arithmetic on {dtype}"))),
         };
         let contexts: Vec<&Arc<Context>> = ranks.iter().map(|r| &gpus[r.gpu].context).collect();
         let communicators = Communicators::of(&contexts)?;
