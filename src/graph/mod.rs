@@ -8,6 +8,7 @@ mod collections;
 #[cfg(test)]
 mod devices_tests;
 mod eval;
+mod generator;
 #[allow(clippy::module_inception)]
 mod graph;
 mod init;
@@ -27,6 +28,7 @@ pub use attrs::{Attr, Attrs};
 pub use builder::NodeBuilder;
 pub use collections::{CollectionItem, keys};
 pub use eval::evaluate;
+pub use generator::{Generator, Seeds};
 pub use graph::{Graph, NewNode};
 pub use init::{Distribution, FanMode, Init, Regularizer};
 pub use node::{DeviceRequest, DeviceRule, Node, NodeId, TensorId};

@@ -3,6 +3,7 @@
 //! Invariant: graph, planner and session learn about an op only through this trait; none of them matches on op names.
 
 use super::attrs::Attrs;
+use super::generator::{Generator, Seeds};
 use super::tensor::{Gradient, Operation, Tensor};
 use crate::base::{Array, DType, Dims, Shape};
 use crate::device::CpuKernel;
@@ -230,6 +231,17 @@ pub trait Op: Send + Sync {
 
     /// A host kernel for these shapes, or why there is none. Not asked of ops that forward, of variables, or of nodes without outputs and effects.
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String>;
+
+    /// The seeds of a random node; `None`, the default, for nodes that draw nothing. Such a node's kernel is asked of
+    /// [`Op::drawing_kernel`], and its state on a CUDA GPU is a [`Generator`]'s three words.
+    fn seeds(&self, _attrs: &Attrs) -> Option<Seeds> {
+        None
+    }
+
+    /// As [`Op::cpu_kernel`], for a node that draws from this generator, which is the session's.
+    fn drawing_kernel(&self, c: &KernelContext<'_>, _generator: Arc<Generator>) -> Result<CpuKernel, String> {
+        self.cpu_kernel(c)
+    }
 
     /// The expression of one element, for ops that compute every element of their one output alone from the elements
     /// of NumPy-broadcast inputs. On CUDA such ops are fused in chains.

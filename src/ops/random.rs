@@ -1,7 +1,7 @@
 //! Random ops, bit for bit as TensorFlow's host kernels draw: `RandomUniform`, `RandomStandardNormal`,
 //! `TruncatedNormal`, `RandomUniformInt`.
 //!
-//! The place in the stream belongs to the prepared kernel, so it goes on from run to run. Bits of the normal
+//! The place in the stream is the session's, so it goes on from run to run. Bits of the normal
 //! distributions rest on the C library's `sinf`, `cosf` and `logf`, as TensorFlow's do.
 
 use super::philox::{Drawn, Philox, Single};
@@ -9,21 +9,18 @@ use super::support::{GRAIN, int_scalar, int_vector, sized, sizes_from};
 use crate::base::{Array, DType, Element, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, FailureText};
-use crate::graph::{Attrs, Case, Fact, InferContext, KernelContext, Op, Traits};
+use crate::graph::{Attrs, Case, Fact, Generator, InferContext, KernelContext, Op, Seeds, Traits};
 use smallvec::{SmallVec, smallvec};
-use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Blocks of four numbers that a run takes per output element, used or not: TensorFlow's reserve for rejections.
 const RESERVED: u64 = 256;
 
 /// The node's two seeds; two zeros ask for entropy.
-fn seeds(attrs: &Attrs) -> (u64, u64) {
-    let entropy = || std::collections::hash_map::RandomState::new().build_hasher().finish();
-    match (attrs.int("seed").unwrap_or(0) as u64, attrs.int("seed2").unwrap_or(0) as u64) {
-        (0, 0) => (entropy(), entropy()),
-        seeds => seeds,
+fn seeds(attrs: &Attrs) -> Seeds {
+    match [attrs.int("seed").unwrap_or(0) as u64, attrs.int("seed2").unwrap_or(0) as u64] {
+        [0, 0] => Seeds::Entropy,
+        seeds => Seeds::Given(seeds),
     }
 }
 
@@ -33,7 +30,6 @@ fn drawing(attrs: &Attrs, code: [CudaCode; 2], per_block: usize, len: usize, bou
     if len == 0 {
         return CudaKernel::default();
     }
-    let (seed, seed2) = seeds(attrs);
     let [draw, taken] = code;
     let state = CudaArg::Buffer(CudaBuffer::State(0));
     let mut args = vec![state];
@@ -44,45 +40,31 @@ fn drawing(attrs: &Attrs, code: [CudaCode; 2], per_block: usize, len: usize, bou
     drawn.push(CudaArg::size(len));
     args.push(CudaArg::U64((len as u64).wrapping_mul(RESERVED)));
     let taken = CudaLaunch::Code { code: taken, blocks: 1, threads: 32, shared_bytes: 0, args };
-    let state = [seed, seed2, 0].into_iter().flat_map(u64::to_le_bytes).collect();
+    let state = Generator::new(seeds(attrs)).words().into_iter().flat_map(u64::to_le_bytes).collect();
     CudaKernel {
         state: Some(state),
         ..CudaKernel::new([CudaLaunch::elements(draw, len.div_ceil(per_block), drawn), taken])
     }
 }
 
-/// Where the stream of an op stands.
-struct Position {
-    start: Philox,
-    taken: AtomicU64,
-}
-
-impl Position {
-    /// The start of the node's stream.
-    fn new(attrs: &Attrs) -> Position {
-        let (seed, seed2) = seeds(attrs);
-        Position { start: Philox::new(seed, seed2), taken: AtomicU64::new(0) }
-    }
-
-    /// The stream of the next run of `len` elements.
-    fn take(&self, len: usize) -> Philox {
-        self.start.skip(self.taken.fetch_add((len as u64).wrapping_mul(RESERVED), Ordering::Relaxed))
-    }
+/// The stream of the next run of `len` elements.
+fn take(generator: &Generator, len: usize) -> Philox {
+    let [seed, seed2, taken] = generator.take((len as u64).wrapping_mul(RESERVED));
+    Philox::new(seed, seed2).skip(taken)
 }
 
 /// A kernel that fills its output in groups of a fixed size, each from its number and the run's stream alone.
 fn groups<T: Element>(
-    attrs: &Attrs,
+    generator: Arc<Generator>,
     size: usize,
     group: impl Fn(Philox, u64, &mut [T]) + Send + Sync + 'static,
 ) -> CpuKernel {
-    let position = Position::new(attrs);
     Box::new(move |l| {
         struct Out<T>(*mut T);
         // SAFETY: each group writes its own elements.
         unsafe impl<T> Sync for Out<T> {}
         let out = l.output::<T>(0);
-        let (len, stream) = (out.len(), position.take(out.len()));
+        let (len, stream) = (out.len(), take(&generator, out.len()));
         let start = Out(out.as_mut_ptr());
         let start = &start;
         l.team().chunks(len.div_ceil(size), GRAIN / 16 / size, |numbers| {
@@ -97,15 +79,15 @@ fn groups<T: Element>(
     })
 }
 
-fn uniform<T: Drawn>(attrs: &Attrs) -> CpuKernel {
-    groups::<T>(attrs, T::PER_BLOCK, |stream, number, out| {
+fn uniform<T: Drawn>(generator: Arc<Generator>) -> CpuKernel {
+    groups::<T>(generator, T::PER_BLOCK, |stream, number, out| {
         let block = stream.skip(number).next();
         out.iter_mut().enumerate().for_each(|(i, o)| *o = T::uniform(&block, i));
     })
 }
 
-fn normal<T: Drawn>(attrs: &Attrs) -> CpuKernel {
-    groups::<T>(attrs, T::PER_BLOCK, |stream, number, out| {
+fn normal<T: Drawn>(generator: Arc<Generator>) -> CpuKernel {
+    groups::<T>(generator, T::PER_BLOCK, |stream, number, out| {
         let block = stream.skip(number).next();
         for (pair, out) in out.chunks_mut(2).enumerate() {
             out.copy_from_slice(&T::normals(&block, pair)[..out.len()]);
@@ -113,8 +95,8 @@ fn normal<T: Drawn>(attrs: &Attrs) -> CpuKernel {
     })
 }
 
-fn truncated<T: Drawn>(attrs: &Attrs) -> CpuKernel {
-    groups::<T>(attrs, T::PER_BLOCK, |stream, number, out| {
+fn truncated<T: Drawn>(generator: Arc<Generator>) -> CpuKernel {
+    groups::<T>(generator, T::PER_BLOCK, |stream, number, out| {
         // Each group has a region of its own, so that rejections in one do not move the others.
         let mut single = Single::new(stream.skip(number.wrapping_mul(T::PER_BLOCK as u64 * RESERVED / 4)));
         let mut filled = 0;
@@ -183,10 +165,18 @@ macro_rules! random {
                 smallvec![0]
             }
 
+            fn seeds(&self, attrs: &Attrs) -> Option<Seeds> {
+                Some(seeds(attrs))
+            }
+
             fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+                self.drawing_kernel(c, Arc::new(Generator::new(seeds(c.attrs))))
+            }
+
+            fn drawing_kernel(&self, c: &KernelContext<'_>, generator: Arc<Generator>) -> Result<CpuKernel, String> {
                 Ok(match c.outputs[0].dtype {
-                    DType::F64 => $kernel::<f64>(c.attrs),
-                    _ => $kernel::<f32>(c.attrs),
+                    DType::F64 => $kernel::<f64>(generator),
+                    _ => $kernel::<f32>(generator),
                 })
             }
 
@@ -267,20 +257,27 @@ impl Op for RandomUniformInt {
         smallvec![0]
     }
 
+    fn seeds(&self, attrs: &Attrs) -> Option<Seeds> {
+        Some(seeds(attrs))
+    }
+
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        self.drawing_kernel(c, Arc::new(Generator::new(seeds(c.attrs))))
+    }
+
+    fn drawing_kernel(&self, c: &KernelContext<'_>, generator: Arc<Generator>) -> Result<CpuKernel, String> {
         fn kernel<T: Element + Into<i64>>(
-            attrs: &Attrs,
+            generator: Arc<Generator>,
             draw: fn(&[u32; 4], usize, T, T) -> T,
             size: usize,
         ) -> CpuKernel {
-            let position = Position::new(attrs);
             Box::new(move |l| {
                 let (low, high) = (l.input::<T>(1)[0], l.input::<T>(2)[0]);
                 if low.into() >= high.into() {
                     return Err(empty_range(low.into(), high.into()));
                 }
                 let out = l.output::<T>(0);
-                let stream = position.take(out.len());
+                let stream = take(&generator, out.len());
                 for (number, out) in out.chunks_mut(size).enumerate() {
                     let block = stream.skip(number as u64).next();
                     out.iter_mut().enumerate().for_each(|(i, o)| *o = draw(&block, i, low, high));
@@ -290,12 +287,12 @@ impl Op for RandomUniformInt {
         }
         Ok(match c.outputs[0].dtype {
             DType::I32 => kernel::<i32>(
-                c.attrs,
+                generator,
                 |block, i, low, high| low.wrapping_add((block[i] % high.wrapping_sub(low) as u32) as i32),
                 4,
             ),
             _ => kernel::<i64>(
-                c.attrs,
+                generator,
                 |block, i, low, high| {
                     let bits = u64::from(block[2 * i]) | (u64::from(block[2 * i + 1]) << 32);
                     low.wrapping_add((bits % high.wrapping_sub(low) as u64) as i64)

@@ -3,6 +3,7 @@
 //! Invariant: all addresses are fixed when a plan is loaded; what is fed is copied into buffers of the plan.
 
 use super::executable::{Layout, Loader};
+use super::generators::OnGpu;
 use super::room::not_enough;
 use crate::base::{Code, Diagnostic, Error, Result};
 use crate::device::cuda::{
@@ -11,14 +12,11 @@ use crate::device::cuda::{
     load_kernel, map_kernel, prepare_kernels, route, write_now,
 };
 use crate::device::{DeviceId, DeviceInfo, DeviceKind, DeviceMemory, Failure, FailureKind, Span};
-use crate::graph::{KernelContext, NodeId, TensorDesc};
+use crate::graph::{KernelContext, NodeId};
 use crate::plan::{CopyInfo, Fusion, Origin, Part, Partitioned, Schedule, StepNode, StepNodeId, StepNodeKind, ValueId};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-
-/// The state of random generators and the like on GPUs, by graph node and input sizes.
-pub(super) type CudaState = HashMap<(NodeId, Vec<TensorDesc>), Arc<DeviceMemory>>;
 
 /// The GPUs' part of a plan.
 pub(super) struct CudaPart {
@@ -33,7 +31,7 @@ pub(super) struct CudaPart {
     /// Variables that are changed.
     pub written: Vec<NodeId>,
     _memory: Vec<DeviceMemory>,
-    _state: Vec<Arc<DeviceMemory>>,
+    _state: Vec<OnGpu>,
 }
 
 /// An error of the driver's on this device.
@@ -140,7 +138,7 @@ struct PartWriter<'a> {
     layout: &'a Layout,
     gpus: Vec<Arc<Gpu>>,
     memory: Vec<DeviceMemory>,
-    state: Vec<Arc<DeviceMemory>>,
+    state: Vec<OnGpu>,
     /// By GPU: the address of its scratch memory.
     scratch: Vec<u64>,
 }
@@ -212,20 +210,11 @@ impl PartWriter<'_> {
 
     fn state_of(&mut self, node: &StepNode, kernel: &CudaKernel, loader: &mut Loader<'_>) -> Result<u64> {
         let Some(first) = &kernel.state else { return Ok(0) };
-        let step = &self.schedule.step;
-        let key = (node.node, node.inputs.iter().map(|v| step.value(*v).desc.clone()).collect::<Vec<_>>());
-        let state = match loader.cuda_state.get(&key) {
-            Some(state) => state.clone(),
-            None => {
-                let info = loader.machine.device(node.device);
-                let account = &loader.accounts[node.device.index()];
-                let mut memory = DeviceMemory::allocate(info, account, first.len())?;
-                memory.write(0, first)?;
-                loader.cuda_state.entry(key).or_insert(Arc::new(memory)).clone()
-            }
-        };
-        self.state.push(state.clone());
-        Ok(state.address().addr() as u64)
+        let info = loader.machine.device(node.device);
+        let account = &loader.accounts[node.device.index()];
+        let (state, address) = loader.generators.on_gpu(node.node, first, info, account)?;
+        self.state.push(state);
+        Ok(address)
     }
 
     fn write(self, described: Described, pageable: Option<String>, loader: &mut Loader<'_>) -> Result<CudaPart> {

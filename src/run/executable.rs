@@ -2,7 +2,8 @@
 //!
 //! Invariant: running it again allocates nothing; feeds are used where they lie, fetches stay where they were computed.
 
-use super::cuda::{CudaPart, CudaState};
+use super::cuda::CudaPart;
+use super::generators::Generators;
 use super::room::{not_enough, padded};
 use super::session::CudaOptions;
 use super::store::VariableStore;
@@ -29,7 +30,7 @@ pub(super) struct Loader<'a> {
     pub waiters: &'a [Arc<Waiter>],
     pub store: &'a mut VariableStore,
     pub stateful: &'a mut StatefulKernels,
-    pub cuda_state: &'a mut CudaState,
+    pub generators: &'a mut Generators,
     pub gpus: &'a mut Vec<Arc<Gpu>>,
     pub cuda_options: CudaOptions,
 }
@@ -409,7 +410,12 @@ impl<'a> ProgramWriter<'a> {
         if has_state && let Some(kernel) = loader.stateful.get(&key) {
             return Ok(kernel.clone());
         }
-        let kernel = step.with_kernel_context(node, |c| op.cpu_kernel(c)).map_err(|message| {
+        let generator = op.seeds(&graph_node.attrs).map(|seeds| loader.generators.on_host(node.node, seeds));
+        let described = step.with_kernel_context(node, |c| match generator {
+            Some(generator) => op.drawing_kernel(c, generator),
+            None => op.cpu_kernel(c),
+        });
+        let kernel = described.map_err(|message| {
             let message = format!("cannot prepare '{}' ({}): {message}", node.name, op.name());
             Error::from(Diagnostic::at(crate::base::Code::InvalidArgument, message, graph_node.source))
         })?;

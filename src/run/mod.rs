@@ -8,13 +8,16 @@ mod callable;
 mod cuda;
 mod executable;
 mod feeds;
+mod generators;
 mod remarks;
 mod request;
 mod room;
 mod session;
+mod snapshot;
 mod store;
 #[cfg(test)]
 mod tests;
 
 pub use callable::Callable;
 pub use session::{CudaOptions, DeviceMemoryUse, RunMetadata, Session, SessionOptions};
+pub use snapshot::{GeneratorPlaces, Snapshot};

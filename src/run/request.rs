@@ -71,14 +71,14 @@ impl Session<'_> {
                 let schedule = self.make_schedule(state.nodes.clone(), signature.clone())?;
                 self.make_room(state, &schedule)?;
                 state.remarks.look_at(&schedule);
-                let State { store, stateful, cuda_state, gpus, .. } = &mut *state;
+                let State { store, stateful, generators, gpus, .. } = &mut *state;
                 let mut loader = Loader {
                     machine: &self.options.machine,
                     accounts: &self.accounts,
                     waiters: &self.waiters,
                     store,
                     stateful,
-                    cuda_state,
+                    generators,
                     gpus,
                     cuda_options: self.options.cuda,
                 };

@@ -1,8 +1,8 @@
 //! `Session`: plans, loads and runs steps of a graph.
 
-use super::cuda::CudaState;
 use super::executable::StatefulKernels;
 use super::feeds::{check_feed, check_handles};
+use super::generators::Generators;
 use super::remarks::Remarks;
 use super::request::{Plan, fetched, release};
 use super::room::{GiveWay, check_room};
@@ -10,7 +10,7 @@ use super::store::VariableStore;
 use crate::base::{Array, Code, Diagnostic, Error, Result};
 use crate::device::cuda::Gpu;
 use crate::device::{DeviceId, FailureKind, Machine, MemoryUse, Queue, Span, Team, Waiter};
-use crate::graph::{Graph, Node, NodeId, Operation, Tensor, Variable};
+use crate::graph::{Graph, Node, NodeId, Operation, Tensor};
 use crate::plan::{
     CopyInfo, FeedSpec, PlacementOptions, Schedule, Signature, fuse, lay_out, needed, partition, place, prune,
 };
@@ -103,7 +103,7 @@ pub struct Session<'g> {
 pub(super) struct State {
     pub(super) store: VariableStore,
     pub(super) stateful: StatefulKernels,
-    pub(super) cuda_state: CudaState,
+    pub(super) generators: Generators,
     /// The CUDA GPUs that plans have used, in the order of first use.
     pub(super) gpus: Vec<Arc<Gpu>>,
     pub(super) plans: Vec<Arc<Plan>>,
@@ -116,6 +116,25 @@ pub(super) struct State {
     pub(super) lost: Option<String>,
     pub(super) remarks: Remarks,
     pub(super) undo: Vec<Vec<u8>>,
+}
+
+impl State {
+    /// An error where a GPU is lost.
+    pub(super) fn check_not_lost(&self) -> Result<()> {
+        let Some(why) = &self.lost else { return Ok(()) };
+        let message = format!("a GPU of this session was lost ({why}); run the program again");
+        Err(Error::new(Code::FailedPrecondition, message))
+    }
+
+    /// An error where the variables cannot be trusted.
+    pub(super) fn check_whole(&self) -> Result<()> {
+        self.check_not_lost()?;
+        let Some(why) = &self.broken else { return Ok(()) };
+        let message = format!(
+            "an earlier fault may have left variables half changed ({why}); load them all, or make a new session"
+        );
+        Err(Error::new(Code::FailedPrecondition, message))
+    }
 }
 
 impl<'g> Session<'g> {
@@ -229,73 +248,6 @@ impl<'g> Session<'g> {
         Ok(all.filter(|v| !state.store.is_initialized(v.op().id())).map(|v| v.name()).collect())
     }
 
-    /// A variable's value.
-    ///
-    /// # Errors
-    /// When it has none, or belongs to another graph.
-    pub fn value(&self, variable: Variable<'_>) -> Result<Array> {
-        check_handles(self.graph, [], &[variable.value()], &[])?;
-        let state = self.lock()?;
-        state.store.read(variable.op().id())?.ok_or_else(|| uninitialized(&[variable.name()], false))
-    }
-
-    /// Gives a variable a value.
-    ///
-    /// # Errors
-    /// When type or shape differ, or it cannot be placed; it is as before then.
-    pub fn load(&self, variable: Variable<'_>, value: &Array) -> Result<()> {
-        self.load_all(&[(variable, value)])
-    }
-
-    /// Gives several variables their values: all or none.
-    ///
-    /// # Errors
-    /// All mismatches in one error; nothing is changed then.
-    pub fn load_all(&self, values: &[(Variable<'_>, &Array)]) -> Result<()> {
-        let mut problems = Vec::new();
-        for (variable, value) in values {
-            check_handles(self.graph, [], &[variable.value()], &[])?;
-            if value.dtype() != variable.dtype() || value.shape() != variable.shape() {
-                problems.push(Diagnostic::new(
-                    Code::InvalidArgument,
-                    format!(
-                        "cannot load variable '{}': want {} {}, got {} {}",
-                        variable.name(),
-                        variable.dtype(),
-                        variable.shape(),
-                        value.dtype(),
-                        value.shape()
-                    ),
-                ));
-            }
-        }
-        if !problems.is_empty() {
-            return Err(Error::from_all(problems));
-        }
-        let mut state = self.lock()?;
-        let ids: Vec<NodeId> = values.iter().map(|(v, _)| v.op().id()).collect();
-        self.refresh_nodes(&mut state);
-        let nodes = state.nodes.clone();
-        let placed = place(&nodes, &ids, &self.options.machine, &self.options.placement)?;
-        for &id in &ids {
-            let node = &nodes[id.index()];
-            let desc = crate::graph::TensorDesc {
-                dtype: node.outputs[0].dtype,
-                dims: node.outputs[0].shape.to_dims().unwrap_or_default(),
-            };
-            let device = state.store.device(id).unwrap_or(placed.device(id));
-            let info = self.options.machine.device(device);
-            state.store.ensure(id, &node.name, &desc, info, &self.accounts[device.index()])?;
-        }
-        for (id, (_, value)) in ids.iter().zip(values) {
-            state.store.write(*id, value)?;
-        }
-        if self.graph.all_variables().iter().all(|v| ids.contains(&v.op().id())) {
-            state.broken = None;
-        }
-        Ok(())
-    }
-
     /// What each device holds for this session.
     pub fn memory_use(&self) -> Vec<DeviceMemoryUse> {
         let devices = self.options.machine.devices().iter().zip(&self.accounts);
@@ -395,18 +347,7 @@ impl<'g> Session<'g> {
     ) -> Result<()> {
         let executable = &plan.executable;
         let step = &executable.schedule.step;
-        if let Some(why) = &state.lost {
-            let message = format!("a GPU of this session was lost ({why}); run the program again");
-            return Err(Error::new(Code::FailedPrecondition, message));
-        }
-        if let Some(why) = &state.broken {
-            return Err(Error::new(
-                Code::FailedPrecondition,
-                format!(
-                    "an earlier fault may have left variables half changed ({why}); load them all, or make a new session"
-                ),
-            ));
-        }
+        state.check_whole()?;
         if step.needs_initialized.iter().any(|&v| !state.store.is_initialized(v)) {
             return Err(missing_values(state, step.needs_initialized.iter().copied()));
         }
@@ -484,7 +425,7 @@ fn missing_values(state: &State, needed: impl Iterator<Item = NodeId>) -> Error 
     uninitialized(&missing.iter().map(name).collect::<Vec<_>>(), all_newer)
 }
 
-fn uninitialized(names: &[String], newer_than_init: bool) -> Error {
+pub(super) fn uninitialized(names: &[String], newer_than_init: bool) -> Error {
     let what = if names.len() == 1 { "variable" } else { "variables" };
     let why = if newer_than_init { " (made after the init operation that ran)" } else { "" };
     Error::new(

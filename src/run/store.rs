@@ -96,6 +96,18 @@ impl VariableStore {
         Ok(())
     }
 
+    /// Puts back what [`VariableStore::read`] gave: a value, or that there is none.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn put_back(&mut self, id: NodeId, value: Option<Array>) -> Result<()> {
+        match value {
+            Some(value) => self.write(id, &value)?,
+            None => self.variables.get_mut(&id).into_iter().for_each(|stored| stored.initialized = false),
+        }
+        Ok(())
+    }
+
     /// Keeps the bytes of a variable.
     ///
     /// # Errors

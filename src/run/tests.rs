@@ -249,3 +249,77 @@ fn ever_other_sizes_keep_a_bounded_number_of_plans() {
     }
     assert_eq!(buffers(), full);
 }
+
+#[test]
+fn random_nodes_go_on_from_a_snapshot() {
+    // A variable with a random initial value, a seeded draw, one of entropy, on two devices.
+    fn build<'g>(g: &'g Graph, seed: i64) -> (Variable<'g>, [Tensor<'g>; 2]) {
+        let w = g.get_variable("w", [3], Init::random_uniform(0.0, 1.0));
+        let seeded = g.device("/gpu:0", || g.random_uniform([4], 0.0, 1.0, seed));
+        let other = g.device("/cpu:0", || g.random_normal([5], 0.0, 1.0, None));
+        (w, [seeded, other])
+    }
+    let draw = |s: &Session<'_>, draws: &[Tensor<'_>]| s.run(&[], draws, &[]).unwrap();
+    let g = Graph::new();
+    let (w, draws) = build(&g, 5);
+    let s = Session::new(&g, sim(1)).unwrap();
+    s.initialize().unwrap();
+    assert!(s.snapshot(&[w]).unwrap().generators.is_empty(), "initial values are no part of it");
+    draw(&s, &draws);
+    let kept = s.snapshot(&[w]).unwrap();
+    let names: Vec<&String> = kept.generators.keys().collect();
+    assert_eq!(names, ["random_uniform/RandomUniform", "random_normal/RandomStandardNormal"]);
+    let want = [draw(&s, &draws), draw(&s, &draws)];
+    assert_ne!(want[0], want[1]);
+    // The same session, another one that has drawn, and one that has not.
+    let fresh = Session::new(&g, sim(1)).unwrap();
+    let drawn = Session::new(&g, sim(1)).unwrap();
+    draw(&drawn, &draws);
+    for s in [&s, &drawn, &fresh] {
+        s.load_snapshot(&[(w, &kept.values[0])], Some(&kept.generators)).unwrap();
+        assert_eq!(s.snapshot(&[w]).unwrap().generators, kept.generators);
+        assert_eq!([draw(s, &draws), draw(s, &draws)], want);
+        assert_eq!(s.value(w).unwrap(), kept.values[0]);
+    }
+    // What is not named starts again, and values alone move nothing.
+    let first = draw(&Session::new(&g, sim(1)).unwrap(), &draws[..1]);
+    s.load(w, &kept.values[0]).unwrap();
+    assert_ne!(draw(&s, &draws[..1]), first);
+    s.load_snapshot(&[], Some(&GeneratorPlaces::new())).unwrap();
+    assert_eq!(draw(&s, &draws[..1]), first);
+    // Another seed is another stream, at the same place.
+    let other = Graph::new();
+    let (v, others) = build(&other, 6);
+    let t = Session::new(&other, sim(1)).unwrap();
+    draw(&t, &others[..1]);
+    let second = draw(&t, &others[..1]);
+    t.load_snapshot(&[(v, &kept.values[0])], Some(&kept.generators)).unwrap();
+    assert_eq!(draw(&t, &others[..1]), second);
+    assert_ne!(second, want[0][..1]);
+}
+
+#[test]
+fn plans_of_other_sizes_draw_from_one_stream() {
+    let g = Graph::new();
+    let n = g.placeholder(DType::I32, [1], "n");
+    let x = g.node_of(crate::ops::find("RandomUniform").unwrap()).input(n).attr("seed", 1i64).attr("seed2", 2i64);
+    let x = x.attr("dtype", DType::F32).tensor();
+    let s = Session::new(&g, sim(1)).unwrap();
+    let draw = |len: i32| s.run(&[(n, &Array::new(&[1], &[len]).unwrap())], &[x], &[]).unwrap().remove(0).to_f64();
+    let (four, eight) = (draw(4), draw(8));
+    let fresh = Session::new(&g, sim(1)).unwrap();
+    let first = fresh.run(&[(n, &Array::new(&[1], &[8]).unwrap())], &[x], &[]).unwrap().remove(0).to_f64();
+    assert_eq!(first[..4], four);
+    assert_ne!(first, eight);
+}
+
+#[test]
+fn a_snapshot_wants_every_value() {
+    let g = Graph::new();
+    let (a, b, c) =
+        (g.get_variable("a", [], Init::Ones), g.get_variable("b", [], Init::Ones), g.get_variable("c", [], Init::Ones));
+    let s = Session::new(&g, sim(0)).unwrap();
+    s.load(b, &Array::scalar(1f32)).unwrap();
+    let e = s.snapshot(&[a, b, c]).unwrap_err().to_string();
+    assert!(e.contains("'a', 'c'"), "{e}");
+}
