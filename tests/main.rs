@@ -11,6 +11,8 @@ mod cases;
 mod classifier;
 #[path = "suite/command.rs"]
 mod command;
+#[path = "suite/conditionals.rs"]
+mod conditionals;
 #[path = "suite/cuda/mod.rs"]
 mod cuda;
 #[path = "suite/differential/mod.rs"]

@@ -40,6 +40,13 @@ pub enum Command {
         /// True if the two devices do not reach each other, so that it goes through the host.
         staged: bool,
     },
+    /// Leaves the next launch out unless these views, bools, are as said.
+    Guard {
+        /// The bools among the program's views.
+        predicates: Range<u32>,
+        /// What each must be.
+        wanted: SmallVec<[bool; 1]>,
+    },
     /// Waits for an event of this step.
     Wait(u32),
     /// Marks an event of this step.
@@ -110,8 +117,16 @@ impl Program {
         let views: &[View] = unsafe { &*self.views.get() };
         let epoch = step.epoch.load(Ordering::Acquire);
         let waiter = &step.waiters[self.device.index()];
+        let mut left_out = false;
         for command in &self.commands[part] {
             match command {
+                Command::Guard { predicates, wanted } => {
+                    let predicates = &views[predicates.start as usize..predicates.end as usize];
+                    // SAFETY: a predicate is a bool scalar, so that its buffer holds one byte.
+                    let is = |view: &View| unsafe { *view.start != 0 };
+                    left_out = predicates.iter().zip(wanted).any(|(view, want)| is(view) != *want);
+                }
+                Command::Launch { .. } if std::mem::take(&mut left_out) => {}
                 Command::Wait(event) => {
                     let event = &step.events[*event as usize];
                     waiter.wait(|| event.done.load(Ordering::Acquire) == epoch || step.aborted());

@@ -325,6 +325,7 @@ impl Graph {
             control_inputs: controls,
             device,
             colocated_with: colocation_groups(&inner, &colocation),
+            guards: SmallVec::new(),
             outputs: outputs.into(),
             source,
         };

@@ -31,9 +31,10 @@ pub use eval::evaluate;
 pub use generator::{Generator, Seeds};
 pub use graph::{Graph, NewNode};
 pub use init::{Distribution, FanMode, Init, Regularizer};
-pub use node::{DeviceRequest, DeviceRule, Node, NodeId, TensorId};
+pub use node::{DeviceRequest, DeviceRule, Guards, Node, NodeId, TensorId};
 pub use op::{
-    Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, OpRef, Part, TensorDesc, Traits,
+    Case, ControlFlow, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, OpRef, Part,
+    TensorDesc, Traits,
 };
 pub use placement::VariablePlacement;
 pub(crate) use registry::{Entry, Lookup};

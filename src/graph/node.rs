@@ -85,6 +85,9 @@ pub struct DeviceRequest {
     pub rule: DeviceRule,
 }
 
+/// Predicates, and the value that each must have.
+pub type Guards = SmallVec<[(TensorId, bool); 1]>;
+
 /// A node; never changed once it is in the graph.
 #[derive(Clone)]
 pub struct Node {
@@ -106,6 +109,9 @@ pub struct Node {
     pub device: DeviceRequest,
     /// Nodes that it must share a device with.
     pub colocated_with: SmallVec<[NodeId; 1]>,
+    /// It runs only where each of these bools is as said: branches of conditionals whose predicates a step computes.
+    /// Set by planning alone.
+    pub guards: Guards,
     /// What is known of its outputs.
     pub outputs: SmallVec<[Fact; 1]>,
     /// The line of the user's program that made it.

@@ -195,6 +195,28 @@ pub struct Case {
     pub gradient: bool,
 }
 
+/// What becomes of a conditional's nodes when a step is planned.
+#[derive(Clone, Copy, Debug)]
+pub enum ControlFlow {
+    /// Input 0 goes to output 1 where input 1, the predicate, is true, and to output 0 where it is false.
+    Switch {
+        /// Takes the data alone; both outputs are its bytes.
+        branches: OpRef,
+    },
+    /// Output 0 is the input whose branch was taken.
+    Merge {
+        /// Takes the input whose branch is known to be taken.
+        taken: OpRef,
+        /// Takes the predicate, the input for true and the input for false.
+        select: OpRef,
+    },
+    /// Output 0 says whether the variable that is input 0 has a value when the step begins.
+    AsksInitialized {
+        /// Takes nothing; attributes `dtype` and `value` have the answer.
+        constant: OpRef,
+    },
+}
+
 /// One part of a node that is split by device.
 pub struct Part {
     /// Indices of the whole node's inputs that this part takes, in order.
@@ -300,6 +322,11 @@ pub trait Op: Send + Sync {
 
     /// The value, for ops that only look at the shapes of their inputs (`Shape`, `Size`, `Rank`), where those are known.
     fn value_of_shapes(&self, _c: &InferContext<'_>) -> Option<Array> {
+        None
+    }
+
+    /// What a conditional's node becomes when a step is planned; `None` for all other ops.
+    fn control_flow(&self) -> Option<ControlFlow> {
         None
     }
 

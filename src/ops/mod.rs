@@ -22,6 +22,7 @@ mod check_numerics;
 mod compare;
 mod concat;
 mod constant;
+mod control;
 mod copy;
 mod cuda_apply;
 mod cuda_copy;
@@ -130,6 +131,13 @@ pub static TABLE: &[OpRef] = &[
     &updates::ScatterSub,
     &updates::ScatterUpdate,
     &apply::ApplyGradients,
+    // Conditionals.
+    &control::SWITCH,
+    &control::REF_SWITCH,
+    &control::MERGE,
+    &control::REF_MERGE,
+    &control::IS_VARIABLE_INITIALIZED,
+    &control::VAR_IS_INITIALIZED,
     // Shapes.
     &shape_facts::ShapeOp,
     &shape_facts::Size,

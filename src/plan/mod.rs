@@ -10,6 +10,7 @@
 #[cfg(test)]
 mod all_reduce_tests;
 mod claims;
+mod conditional;
 mod fuse;
 #[cfg(test)]
 mod fuse_tests;
@@ -23,6 +24,7 @@ mod schedule;
 mod signature;
 mod step;
 
+pub use conditional::{Resolved, resolve};
 pub use fuse::fuse;
 pub use memory::{MemoryPlan, Region};
 pub use partition::partition;

@@ -230,7 +230,11 @@ fn check_writers(p: &Partitioned, accesses: &Accesses, reach: &Reach) -> Result<
 }
 
 fn note_initialisation(p: &mut Partitioned, accesses: &Accesses, reach: &Reach) {
-    let overwrites = |n: StepNodeId| p.nodes[n.index()].op.is_some_and(|op| op.traits().overwrites);
+    // What is guarded may be left out.
+    let overwrites = |n: StepNodeId| {
+        let node = &p.nodes[n.index()];
+        node.guards.is_empty() && node.op.is_some_and(|op| op.traits().overwrites)
+    };
     let mut needs = IndexSet::new();
     let mut sets = IndexSet::new();
     let is_set_before = |variable: NodeId, node: StepNodeId| {
@@ -344,6 +348,7 @@ fn add_snapshot(p: &mut Partitioned, value: ValueId, controls: SmallVec<[StepNod
         controls,
         outputs: smallvec::smallvec![copy],
         silent: false,
+        guards: SmallVec::new(),
         fusion: None,
     });
     p.values.push(Value { origin: Origin::Computed(id), alias_of: None, ..source });
@@ -403,6 +408,7 @@ fn add_commit(p: &mut Partitioned, accesses: &Accesses, reach: &Reach, extra: &m
         controls: before.into(),
         outputs: SmallVec::new(),
         silent: true,
+        guards: SmallVec::new(),
         fusion: None,
     });
     extra.extend(writers.into_iter().map(|w| (commit, w)));

@@ -12,7 +12,7 @@ use super::step::{
     AllReduceInfo, CopyInfo, Fetch, Origin, Partitioned, Route, StepNode, StepNodeId, StepNodeKind, Value, ValueId,
 };
 use crate::base::{Array, Code, Diagnostic, Error, Result};
-use crate::device::{DeviceId, Machine};
+use crate::device::{DeviceId, DeviceKind, Machine};
 use crate::graph::{Attrs, KernelContext, Node, NodeId, TensorDesc, TensorId};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -121,6 +121,7 @@ impl Builder<'_> {
         let after = self.before_buffers(node, sources, which, controls);
         let inputs: SmallVec<[ValueId; 4]> =
             which.iter().map(|&i| self.input(node.inputs[i], &sources[i], device, &after)).collect();
+        let guards = self.guards(node, device)?;
         let id = StepNodeId(self.p.nodes.len() as u32);
         let written = node.op.written_inputs(&attrs, inputs.len());
         claims::written(&self.p, node, device, &written, &inputs)?;
@@ -157,7 +158,8 @@ impl Builder<'_> {
             op: Some(node.op),
             attrs: Arc::new(attrs),
             device,
-            inputs,
+            inputs: inputs.into_iter().chain(guards).collect(),
+            guards: node.guards.iter().map(|(_, want)| *want).collect(),
             controls: controls.into(),
             outputs,
             silent: silent && !(aliases.is_some() && node.op.traits().stateful),
@@ -165,6 +167,26 @@ impl Builder<'_> {
         });
         self.step_nodes.entry(node.id).or_default().push(id);
         Ok(())
+    }
+
+    /// The predicates that decide whether a node runs, where it runs.
+    fn guards(&mut self, node: &Node, device: DeviceId) -> Result<SmallVec<[ValueId; 1]>> {
+        if !node.guards.is_empty() && self.machine.device(device).kind == DeviceKind::Cuda {
+            let predicate = self.p.tensor_name(node.guards[0].0);
+            let message = format!(
+                "'{}' ({}) on {device} is in a branch of a conditional whose predicate '{predicate}' is computed by the \
+                 step, and a CUDA GPU cannot leave it out; put it on the host, or feed the predicate",
+                node.name,
+                node.op_type()
+            );
+            return Err(Diagnostic::at(Code::Unimplemented, message, node.source).into());
+        }
+        let mut values = SmallVec::new();
+        for &(predicate, _) in &node.guards {
+            let source = self.p.pruned.source(predicate);
+            values.push(self.input(predicate, &source, device, &[]));
+        }
+        Ok(values)
     }
 
     /// What a node sums in one call over several GPUs, if it is such a node and all its inputs are computed there.
@@ -201,6 +223,7 @@ impl Builder<'_> {
             controls: controls.into(),
             outputs,
             silent: false,
+            guards: SmallVec::new(),
             fusion: None,
         });
         self.step_nodes.entry(node.id).or_default().push(id);
@@ -325,6 +348,7 @@ impl Builder<'_> {
             controls: SmallVec::from_slice(after),
             outputs: smallvec::smallvec![copy],
             silent: false,
+            guards: SmallVec::new(),
             fusion: None,
         });
         self.copies.insert(key, copy);
@@ -366,6 +390,7 @@ impl Builder<'_> {
             controls: SmallVec::new(),
             outputs: smallvec::smallvec![copy],
             silent: false,
+            guards: SmallVec::new(),
             fusion: None,
         });
         copy

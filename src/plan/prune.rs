@@ -3,6 +3,7 @@
 //! Small nodes whose inputs are known are computed here, so that target shapes, axes and the arithmetic on them never
 //! run. What orders side effects is kept.
 
+use super::conditional::Resolved;
 use super::signature::Signature;
 use crate::base::{Array, Code, Diagnostic, Error, Result, Shape};
 use crate::device::Team;
@@ -23,6 +24,8 @@ pub struct Pruned {
     pub kept: Vec<NodeId>,
     /// True where a feed's value was needed to know a shape; the plan then holds for that value only.
     pub depends_on_values: bool,
+    /// The variables that were asked whether they have a value, and the answers; the plan holds while they stay.
+    pub initialized: Vec<(NodeId, bool)>,
     /// How many of the needed nodes were computed while planning.
     pub folded: usize,
     info: Vec<Option<Info>>,
@@ -76,13 +79,17 @@ impl Pruned {
     pub fn sources(&self, node: &Node) -> Vec<Source> {
         let planned = node.op.planned_inputs(node.inputs.len());
         (node.inputs.iter().enumerate())
-            .map(|(i, &input)| match (self.signature.feed(input), self.value(input)) {
-                _ if planned.contains(&i) => Source::Planned,
-                (Some(feed), _) => Source::Fed(feed),
-                (None, Some(value)) => Source::Known(value.clone()),
-                (None, None) => Source::Computed,
-            })
+            .map(|(i, &input)| if planned.contains(&i) { Source::Planned } else { self.source(input) })
             .collect()
+    }
+
+    /// How whoever reads a tensor gets it.
+    pub fn source(&self, tensor: TensorId) -> Source {
+        match (self.signature.feed(tensor), self.value(tensor)) {
+            (Some(feed), _) => Source::Fed(feed),
+            (None, Some(value)) => Source::Known(value.clone()),
+            (None, None) => Source::Computed,
+        }
     }
 
     /// The nodes that must have run before a kept node, beyond those that compute its inputs. A node that was computed
@@ -118,7 +125,8 @@ pub fn needed(nodes: &[Arc<Node>], signature: &Signature) -> Result<Vec<NodeId>>
 /// # Errors
 /// Placeholders that are needed and not fed (all of them), shapes that do not fit, and shapes that depend on values
 /// which only the run computes; each with the node and its source line.
-pub fn prune(nodes: Arc<Vec<Arc<Node>>>, signature: Signature) -> Result<Pruned> {
+pub fn prune(resolved: Resolved, signature: Signature) -> Result<Pruned> {
+    let Resolved { nodes, depends_on_values: decided, initialized } = resolved;
     let needed = reachable(&nodes, &signature, |_, _| true, |_| true);
     check_fed(&nodes, &signature, &needed)?;
     let attempt = |with_values: bool| specialise(&nodes, &signature, &needed, with_values);
@@ -130,7 +138,8 @@ pub fn prune(nodes: Arc<Vec<Arc<Node>>>, signature: Signature) -> Result<Pruned>
         },
         Err(e) => return Err(e),
     };
-    let mut pruned = Pruned { nodes, signature, kept: Vec::new(), depends_on_values, folded: 0, info };
+    let depends_on_values = depends_on_values || decided;
+    let mut pruned = Pruned { nodes, signature, kept: Vec::new(), depends_on_values, initialized, folded: 0, info };
     let nodes = pruned.nodes.clone();
     let has_effects = |id: NodeId| pruned.info(id).effects;
     let follow = |node: &Node, input: usize| {
@@ -157,7 +166,7 @@ pub fn prune(nodes: Arc<Vec<Arc<Node>>>, signature: Signature) -> Result<Pruned>
 
 /// Marks what fetches and targets depend on. Fed tensors need nothing; `follow` says which data edges count, and
 /// `wait_for` which control inputs.
-fn reachable(
+pub(super) fn reachable(
     nodes: &[Arc<Node>],
     signature: &Signature,
     follow: impl Fn(&Node, usize) -> bool,
@@ -173,6 +182,7 @@ fn reachable(
         let node = &nodes[id.index()];
         let inputs = node.inputs.iter().enumerate();
         pending.extend(inputs.filter(|(i, t)| signature.feed(**t).is_none() && follow(node, *i)).map(|(_, t)| t.node));
+        pending.extend(node.guards.iter().map(|(t, _)| *t).filter(|t| signature.feed(*t).is_none()).map(|t| t.node));
         pending.extend(node.control_inputs.iter().copied().filter(|&c| wait_for(c)));
     }
     marked

@@ -138,6 +138,8 @@ pub struct StepNode {
     pub device: DeviceId,
     /// The values that it reads, all on its device but for a copy's and an all-reduce's.
     pub inputs: SmallVec<[ValueId; 4]>,
+    /// It runs only where the last inputs, bools that its op does not see, are as said here.
+    pub guards: SmallVec<[bool; 1]>,
     /// Nodes that must have run before.
     pub controls: SmallVec<[StepNodeId; 2]>,
     /// The values that it makes.
@@ -202,7 +204,17 @@ impl StepNode {
     /// Which of its inputs are written.
     pub fn written_places(&self) -> SmallVec<[usize; 4]> {
         let op = self.op.filter(|_| matches!(self.kind, StepNodeKind::Op));
-        op.map(|op| op.written_inputs(&self.attrs, self.inputs.len())).unwrap_or_default()
+        op.map(|op| op.written_inputs(&self.attrs, self.op_inputs().len())).unwrap_or_default()
+    }
+
+    /// The inputs of its op: all but what guards it.
+    pub fn op_inputs(&self) -> &[ValueId] {
+        &self.inputs[..self.inputs.len() - self.guards.len()]
+    }
+
+    /// The bools that guard it.
+    pub fn guard_inputs(&self) -> &[ValueId] {
+        &self.inputs[self.inputs.len() - self.guards.len()..]
     }
 
     /// What it does, in a word: its op type, or what it is beside the graph's nodes.
@@ -334,9 +346,10 @@ impl Partitioned {
     /// Asks something of a node's op with its types, sizes and known values.
     pub fn with_kernel_context<R>(&self, node: &StepNode, ask: impl FnOnce(&KernelContext<'_>) -> R) -> R {
         let desc = |v: &ValueId| self.value(*v).desc.clone();
-        let inputs: Vec<TensorDesc> = node.inputs.iter().map(desc).collect();
+        let inputs: Vec<TensorDesc> = node.op_inputs().iter().map(desc).collect();
         let outputs: Vec<TensorDesc> = node.outputs.iter().map(desc).collect();
-        let values: Vec<Option<Arc<Array>>> = node.inputs.iter().map(|v| self.value(*v).known().cloned()).collect();
+        let known = |v: &ValueId| self.value(*v).known().cloned();
+        let values: Vec<Option<Arc<Array>>> = node.op_inputs().iter().map(known).collect();
         ask(&KernelContext { attrs: &node.attrs, inputs: &inputs, outputs: &outputs, values: &values })
     }
 

@@ -352,7 +352,11 @@ impl<'a> ProgramWriter<'a> {
             StepNodeKind::Op => {
                 let kernel = self.kernel(node, loader)?;
                 self.kernels.push(kernel);
-                let inputs = self.add_views(&node.inputs);
+                if !node.guards.is_empty() {
+                    let predicates = self.add_views(node.guard_inputs());
+                    self.commands.push(Command::Guard { predicates, wanted: node.guards.clone() });
+                }
+                let inputs = self.add_views(node.op_inputs());
                 let outputs = self.add_views(&node.outputs);
                 let of = |i: usize, range: &std::ops::Range<u32>| range.start as usize + i;
                 node.written_places().iter().for_each(|&i| self.views[of(i, &inputs)].writable = true);

@@ -7,13 +7,14 @@ use super::executable::{Executable, Loader};
 use super::feeds::{check_feed, check_handles};
 use super::room::{GiveWay, check_room};
 use super::session::{Session, State};
+use super::store::VariableStore;
 use crate::base::{Array, Code, DType, Dims, Error, Result};
 use crate::device::{Queue, Team};
 use crate::graph::{Graph, NodeId, Operation, Tensor, TensorId};
 use crate::plan::{FeedSpec, Fetch, Schedule, Signature};
 use std::sync::Arc;
 
-/// The largest integer feed, in elements, whose value may decide sizes.
+/// The largest feed of integers or bools, in elements, whose value may decide sizes and branches.
 const VALUE_FEED_ELEMENTS: usize = 64;
 
 /// How many requests a session keeps plans for; beyond that the one that was not used for longest goes.
@@ -42,7 +43,9 @@ impl Session<'_> {
         fetches: &[Tensor<'_>],
         targets: &[Operation<'_>],
     ) -> Result<Arc<Plan>> {
-        if let Some(at) = state.plans.iter().position(|p| p.serves(self.graph, feeds, fetches, targets)) {
+        if let Some(at) =
+            state.plans.iter().position(|p| p.serves(self.graph, feeds, fetches, targets) && p.is_current(&state.store))
+        {
             // The plans stand in the order of their last use.
             state.plans[at..].rotate_left(1);
             return Ok(state.plans[state.plans.len() - 1].clone());
@@ -55,8 +58,10 @@ impl Session<'_> {
             let id = tensor.id();
             check_feed(&state.nodes[id.node.index()], id.output, array.dtype(), array.dims())?;
         }
-        let value_of =
-            |a: &Array| (a.dtype().is_integer() && a.len() <= VALUE_FEED_ELEMENTS).then(|| Arc::new(a.clone()));
+        let value_of = |a: &Array| {
+            ((a.dtype().is_integer() || a.dtype() == DType::Bool) && a.len() <= VALUE_FEED_ELEMENTS)
+                .then(|| Arc::new(a.clone()))
+        };
         let signature = Signature::new(
             feeds.iter().map(|(tensor, array)| {
                 let (dtype, dims) = (array.dtype(), array.dims().into());
@@ -65,10 +70,11 @@ impl Session<'_> {
             fetches.iter().map(|t| t.id()),
             targets.iter().map(|o| o.id()),
         );
-        let executable = match state.plans.iter().find(|p| p.has(&signature)) {
+        let executable = match state.plans.iter().find(|p| p.has(&signature) && p.is_current(&state.store)) {
             Some(plan) => plan.executable.clone(),
             None => {
-                let schedule = self.make_schedule(state.nodes.clone(), signature.clone())?;
+                let is_initialized = |id: NodeId| state.store.is_initialized(id);
+                let schedule = self.make_schedule(state.nodes.clone(), signature.clone(), &is_initialized)?;
                 self.make_room(state, &schedule)?;
                 state.remarks.look_at(&schedule);
                 let State { store, stateful, generators, gpus, .. } = &mut *state;
@@ -178,6 +184,12 @@ impl Plan {
                     && self.is_value(i, a)
                     && a.dtype() == self.feed_dtype(i)
             })
+    }
+
+    /// True while the variables that decided a branch of the plan have, or lack, a value as they did.
+    fn is_current(&self, store: &VariableStore) -> bool {
+        let asked = &self.executable.schedule.step.pruned.initialized;
+        asked.iter().all(|(variable, answer)| store.is_initialized(*variable) == *answer)
     }
 
     fn feed_dtype(&self, feed: usize) -> DType {

@@ -12,7 +12,7 @@ use crate::device::cuda::Gpu;
 use crate::device::{DeviceId, FailureKind, Machine, MemoryUse, Queue, Span, Team, Waiter};
 use crate::graph::{Graph, Node, NodeId, Operation, Tensor};
 use crate::plan::{
-    CopyInfo, FeedSpec, PlacementOptions, Schedule, Signature, fuse, lay_out, needed, partition, place, prune,
+    CopyInfo, FeedSpec, PlacementOptions, Schedule, Signature, fuse, lay_out, needed, partition, place, prune, resolve,
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -306,8 +306,8 @@ impl<'g> Session<'g> {
             fetches.iter().map(|t| t.id()),
             targets.iter().map(|o| o.id()),
         );
-        let schedule = self.make_schedule(Arc::new(nodes), signature)?;
         let state = self.lock()?;
+        let schedule = self.make_schedule(Arc::new(nodes), signature, &|id| state.store.is_initialized(id))?;
         check_room(&schedule, &self.options.machine, &self.accounts, &state.store, GiveWay::Plans)?;
         Ok(schedule)
     }
@@ -327,11 +327,18 @@ impl<'g> Session<'g> {
         }
     }
 
-    pub(super) fn make_schedule(&self, nodes: Arc<Vec<Arc<Node>>>, signature: Signature) -> Result<Schedule> {
+    pub(super) fn make_schedule(
+        &self,
+        nodes: Arc<Vec<Arc<Node>>>,
+        signature: Signature,
+        is_initialized: &dyn Fn(NodeId) -> bool,
+    ) -> Result<Schedule> {
         let machine = &self.options.machine;
+        let resolved = resolve(nodes, &signature, is_initialized)?;
         // A device that is not there is told before sizes that do not fit.
-        let placed = place(&nodes, &needed(&nodes, &signature)?, machine, &self.options.placement)?;
-        let pruned = prune(nodes, signature)?;
+        let nodes = &resolved.nodes;
+        let placed = place(nodes, &needed(nodes, &signature)?, machine, &self.options.placement)?;
+        let pruned = prune(resolved, signature)?;
         let step = partition(pruned, placed, machine)?;
         let step = if self.options.cuda.fusion { fuse(step, machine) } else { step };
         Ok(lay_out(step, machine))

@@ -1,0 +1,162 @@
+//! Conditionals: `Switch` and `Merge`, which `tf.cond` builds, and `IsVariableInitialized`.
+//!
+//! None of them runs: when a step is planned, what is known of their predicates decides, and [`ControlFlow`] says what
+//! they become. Absent: loops (`Enter`, `NextIteration`, …), and builders, for Rust programs branch while they build.
+
+use super::constant::Const;
+use super::identity::Identity;
+use super::select::SELECT;
+use super::support::{by_dtype, sized};
+use crate::base::{DType, Shape};
+use crate::device::CpuKernel;
+use crate::graph::{Attrs, ControlFlow, Fact, InferContext, KernelContext, Op, Traits};
+use smallvec::{SmallVec, smallvec};
+
+/// TensorFlow's `Switch` and `RefSwitch`: the data goes to output 1 where the predicate is true, else to output 0.
+pub struct SwitchOp {
+    name: &'static str,
+}
+
+/// `Switch`.
+pub static SWITCH: SwitchOp = SwitchOp { name: "Switch" };
+/// `RefSwitch`, whose data is a variable.
+pub static REF_SWITCH: SwitchOp = SwitchOp { name: "RefSwitch" };
+
+impl Op for SwitchOp {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        c.want_inputs(2)?;
+        if c.dtype(1) != DType::Bool || !c.shape(1).is_compatible_with(&Shape::scalar()) {
+            return Err(format!("the predicate must be a bool scalar, got {} {}", c.dtype(1), c.shape(1)));
+        }
+        Ok(vec![c.inputs[0].clone(), c.inputs[0].clone()])
+    }
+
+    fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        planned_away()
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
+    fn control_flow(&self) -> Option<ControlFlow> {
+        Some(ControlFlow::Switch { branches: &Branches })
+    }
+}
+
+/// What a `Switch` becomes: both outputs are its input's bytes, and whoever reads the wrong one does not count.
+struct Branches;
+
+impl Op for Branches {
+    fn name(&self) -> &'static str {
+        "Switch"
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        c.want_inputs(1)?;
+        Ok(vec![c.inputs[0].clone(), c.inputs[0].clone()])
+    }
+
+    fn aliases(&self, _c: &KernelContext<'_>) -> Option<SmallVec<[(usize, usize); 2]>> {
+        Some(smallvec![(0, 0), (0, 0)])
+    }
+
+    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        // Runs only where a known value is computed while planning.
+        Ok(by_dtype!(c.inputs[0].dtype, T => Box::new(|l| {
+            (0..2).for_each(|i| l.output::<T>(i).copy_from_slice(l.input::<T>(0)));
+            Ok(())
+        })))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+}
+
+/// TensorFlow's `Merge` and `RefMerge`: output 0 is the input whose branch was taken, output 1 says which it was.
+pub struct MergeOp {
+    name: &'static str,
+}
+
+/// `Merge`.
+pub static MERGE: MergeOp = MergeOp { name: "Merge" };
+/// `RefMerge`.
+pub static REF_MERGE: MergeOp = MergeOp { name: "RefMerge" };
+
+impl Op for MergeOp {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        let dtype = c.same_dtype()?;
+        let first = c.shape(0);
+        let same_rank = c.inputs.iter().all(|f| f.shape.rank() == first.rank());
+        let shape = match first.rank().filter(|_| same_rank) {
+            Some(rank) => Shape::partial((0..rank).map(|axis| {
+                let size = first.dim(axis);
+                size.filter(|_| c.inputs.iter().all(|f| f.shape.dim(axis) == size))
+            })),
+            None => Shape::unknown(),
+        };
+        Ok(vec![sized(dtype, shape)?, Fact::new(DType::I32, Shape::scalar())])
+    }
+
+    fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        planned_away()
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
+    fn control_flow(&self) -> Option<ControlFlow> {
+        Some(ControlFlow::Merge { taken: &Identity, select: &SELECT })
+    }
+}
+
+/// TensorFlow's `IsVariableInitialized` and `VarIsInitializedOp`: whether a variable has a value when the step begins.
+pub struct IsInitializedOp {
+    name: &'static str,
+}
+
+/// `IsVariableInitialized`.
+pub static IS_VARIABLE_INITIALIZED: IsInitializedOp = IsInitializedOp { name: "IsVariableInitialized" };
+/// `VarIsInitializedOp`.
+pub static VAR_IS_INITIALIZED: IsInitializedOp = IsInitializedOp { name: "VarIsInitializedOp" };
+
+impl Op for IsInitializedOp {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { no_gradient: true, ..Traits::default() }
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        c.want_inputs(1)?;
+        Ok(vec![Fact::new(DType::Bool, Shape::scalar())])
+    }
+
+    fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        planned_away()
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
+    fn control_flow(&self) -> Option<ControlFlow> {
+        Some(ControlFlow::AsksInitialized { constant: &Const })
+    }
+}
+
+fn planned_away() -> Result<CpuKernel, String> {
+    Err("conditionals are resolved when a step is planned, so that a session has to run them".into())
+}
