@@ -1,7 +1,7 @@
 //! Element-wise arithmetic of two tensors with NumPy broadcasting: `AddV2`, `Sub`, `Mul`, `RealDiv`, `FloorDiv`,
 //! `FloorMod`, `Maximum`, `Minimum`, `Pow`, `SquaredDifference`.
 //!
-//! Absent: Rust's operators (`operators.rs`) and what the gradients are (`binary_grad.rs`). Integers wrap; their
+//! Absent: the quotients and sums of older graphs (`binary_old.rs`), Rust's operators (`operators.rs`) and what the gradients are (`binary_grad.rs`). Integers wrap; their
 //! division by zero is an error of the step.
 
 use super::binary_grad as grad;
@@ -97,7 +97,7 @@ impl Op for BinaryOp {
 }
 
 /// The kernel of a function that is there for every number type.
-fn numbers<F>(c: &KernelContext<'_>, f: F) -> Result<CpuKernel, String>
+pub(super) fn numbers<F>(c: &KernelContext<'_>, f: F) -> Result<CpuKernel, String>
 where
     F: Map2<f32, f32> + Map2<f64, f64> + Map2<i32, i32> + Map2<i64, i64>,
 {
@@ -122,7 +122,12 @@ pub(super) fn floats<F: Map2<f32, f32> + Map2<f64, f64>>(c: &KernelContext<'_>, 
 }
 
 /// The kernel, after a look at input 1: `refuse` tells whether an integer there stops the step.
-fn checked<F>(c: &KernelContext<'_>, f: F, refuse: fn(i64) -> bool, message: &'static str) -> Result<CpuKernel, String>
+pub(super) fn checked<F>(
+    c: &KernelContext<'_>,
+    f: F,
+    refuse: fn(i64) -> bool,
+    message: &'static str,
+) -> Result<CpuKernel, String>
 where
     F: Map2<f32, f32> + Map2<f64, f64> + Map2<i32, i32> + Map2<i64, i64>,
 {
@@ -157,6 +162,8 @@ function!(Plus, x, y => x.plus(y));
 function!(Minus, x, y => x.minus(y));
 function!(Times, x, y => x.times(y));
 function!(Over, x, y => x.over(y));
+function!(TruncatedQuotient, x, y => x.truncated_over(y));
+function!(TruncatedRest, x, y => x.truncated_rest(y));
 function!(DivideDown, x, y => x.floor_div(y));
 function!(Remainder, x, y => x.floor_mod(y));
 function!(Larger, x, y => x.larger(y));
@@ -164,7 +171,7 @@ function!(Smaller, x, y => x.smaller(y));
 function!(Power, x, y => x.power(y));
 function!(SquareOfDifference, x, y => x.minus(y).times(x.minus(y)));
 
-const ZERO_DIVISOR: &str = "integer division by zero";
+pub(super) const ZERO_DIVISOR: &str = "integer division by zero";
 const NEGATIVE_POWER: &str = "integers to negative integer powers are not whole; cast to float";
 
 /// TensorFlow's `AddV2`: `x + y`.

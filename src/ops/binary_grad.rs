@@ -37,6 +37,23 @@ pub(super) fn real_div<'g>(c: &GradContext<'g>) -> Option<InputGradients<'g>> {
     Some(reduce_gradients(x, y, gx, grad * slope))
 }
 
+/// Of `Div`, whose integers have no gradient.
+pub(super) fn div<'g>(c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+    let (x, y, grad) = parts(c);
+    if !x.dtype().is_floating() {
+        return Some(vec![None, None]);
+    }
+    let gx = grad / y;
+    Some(reduce_gradients(x, y, gx, grad * (x.apply(&NEG) / y / y)))
+}
+
+pub(super) fn div_no_nan<'g>(c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+    let (x, y, grad) = parts(c);
+    let gx = grad.div_no_nan(y);
+    let slope = x.apply(&NEG).div_no_nan(y).div_no_nan(y);
+    Some(reduce_gradients(x, y, gx, grad * slope))
+}
+
 pub(super) fn floor_mod<'g>(c: &GradContext<'g>) -> Option<InputGradients<'g>> {
     let (x, y, grad) = parts(c);
     if !x.dtype().is_floating() {

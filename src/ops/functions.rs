@@ -8,6 +8,8 @@ use super::number::Number;
 /// A `float` type with the functions of analysis.
 pub(super) trait Real: Number {
     fn floored(self) -> Self;
+    fn raised(self) -> Self;
+    fn rounded_to_even(self) -> Self;
     fn root(self) -> Self;
     fn exponential(self) -> Self;
     fn logarithm(self) -> Self;
@@ -15,51 +17,51 @@ pub(super) trait Real: Number {
     fn hyperbolic_tangent(self) -> Self;
     fn sine(self) -> Self;
     fn cosine(self) -> Self;
+    fn exponential_minus_1(self) -> Self;
+    fn error_function(self) -> Self;
+    fn rest_of_error_function(self) -> Self;
+    fn tangent(self) -> Self;
+    fn arc_sine(self) -> Self;
+    fn arc_cosine(self) -> Self;
+    fn arc_tangent(self) -> Self;
+    fn hyperbolic_sine(self) -> Self;
+    fn hyperbolic_cosine(self) -> Self;
+    fn area_sine(self) -> Self;
+    fn area_cosine(self) -> Self;
+    fn area_tangent(self) -> Self;
     fn half() -> Self {
         Self::from_f64(0.5)
     }
 }
 
 macro_rules! real {
-    ($t:ident) => {
+    ($t:ident, $erf:path, $erfc:path) => {
         impl Real for $t {
+            real!(@methods $t: floored = floor, raised = ceil, rounded_to_even = round_ties_even, root = sqrt,
+                exponential = exp, exponential_minus_1 = exp_m1, logarithm = ln, logarithm_of_1_plus = ln_1p,
+                hyperbolic_tangent = tanh, hyperbolic_sine = sinh, hyperbolic_cosine = cosh, area_sine = asinh,
+                area_cosine = acosh, area_tangent = atanh, sine = sin, cosine = cos, tangent = tan, arc_sine = asin,
+                arc_cosine = acos, arc_tangent = atan);
+
             #[inline(always)]
-            fn floored(self) -> Self {
-                self.floor()
+            fn error_function(self) -> Self {
+                $erf(self)
             }
             #[inline(always)]
-            fn root(self) -> Self {
-                self.sqrt()
-            }
-            #[inline(always)]
-            fn exponential(self) -> Self {
-                self.exp()
-            }
-            #[inline(always)]
-            fn logarithm(self) -> Self {
-                self.ln()
-            }
-            #[inline(always)]
-            fn logarithm_of_1_plus(self) -> Self {
-                self.ln_1p()
-            }
-            #[inline(always)]
-            fn hyperbolic_tangent(self) -> Self {
-                self.tanh()
-            }
-            #[inline(always)]
-            fn sine(self) -> Self {
-                self.sin()
-            }
-            #[inline(always)]
-            fn cosine(self) -> Self {
-                self.cos()
+            fn rest_of_error_function(self) -> Self {
+                $erfc(self)
             }
         }
     };
+    (@methods $t:ident: $($name:ident = $function:ident),*) => {$(
+        #[inline(always)]
+        fn $name(self) -> Self {
+            $t::$function(self)
+        }
+    )*};
 }
-real!(f32);
-real!(f64);
+real!(f32, libm::erff, libm::erfcf);
+real!(f64, libm::erf, libm::erfc);
 
 macro_rules! functions {
     ($($name:ident, $kind:ident: $($x:ident),+ => $body:expr;)*) => {$(
@@ -101,6 +103,21 @@ fn six<T: Number>() -> T {
     T::from_f64(6.0)
 }
 
+/// What Klambauer et al., 2017, multiply positive values by.
+pub(super) const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
+/// The same times what they multiply negative values by.
+pub(super) const SELU_SCALE_ALPHA: f64 = 1.758_099_340_847_376_9;
+
+#[inline(always)]
+fn scale<T: Number>() -> T {
+    T::from_f64(SELU_SCALE)
+}
+
+#[inline(always)]
+fn scale_alpha<T: Number>() -> T {
+    T::from_f64(SELU_SCALE_ALPHA)
+}
+
 functions! {
     Negated, Number: x => x.negated();
     Magnitude, Number: x => x.magnitude();
@@ -118,6 +135,24 @@ functions! {
     HyperbolicTangent, Real: x => x.hyperbolic_tangent();
     Sine, Real: x => x.sine();
     Cosine, Real: x => x.cosine();
+    Raised, Real: x => x.raised();
+    RoundedToEven, Real: x => x.rounded_to_even();
+    ExponentialMinus1, Real: x => x.exponential_minus_1();
+    ErrorFunction, Real: x => x.error_function();
+    RestOfErrorFunction, Real: x => x.rest_of_error_function();
+    Tangent, Real: x => x.tangent();
+    ArcSine, Real: x => x.arc_sine();
+    ArcCosine, Real: x => x.arc_cosine();
+    ArcTangent, Real: x => x.arc_tangent();
+    HyperbolicSine, Real: x => x.hyperbolic_sine();
+    HyperbolicCosine, Real: x => x.hyperbolic_cosine();
+    AreaSine, Real: x => x.area_sine();
+    AreaCosine, Real: x => x.area_cosine();
+    AreaTangent, Real: x => x.area_tangent();
+    ExponentialLinear, Real: x => if x < T::ZERO { x.exponential_minus_1() } else { x };
+    ScaledExponentialLinear, Real: x =>
+        if x < T::ZERO { scale_alpha::<T>().times(x.exponential_minus_1()) } else { scale::<T>().times(x) };
+    SoftSign, Real: x => x.over(T::ONE.plus(x.magnitude()));
     Logistic, Real: x => logistic(x);
     SoftRectified, Real: x => rectified(x).plus(x.magnitude().negated().exponential().logarithm_of_1_plus());
 
@@ -129,4 +164,11 @@ functions! {
     OneOverRootSlope, Real: y, grad => grad.times(T::half()).times(y.times(y).times(y)).negated();
     OneOverSlope, Real: y, grad => grad.times(y.times(y)).negated();
     SoftRectifiedSlope, Real: grad, x => grad.times(logistic(x));
+    ExponentialLinearSlope, Real: grad, y => if y < T::ZERO { y.plus(T::ONE).times(grad) } else { grad };
+    ScaledExponentialLinearSlope, Real: grad, y =>
+        if y < T::ZERO { grad.times(y.plus(scale_alpha())) } else { grad.times(scale()) };
+    SoftSignSlope, Real: grad, x => {
+        let size = T::ONE.plus(x.magnitude());
+        grad.over(size.times(size))
+    };
 }

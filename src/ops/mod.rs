@@ -15,10 +15,12 @@ mod barrier;
 mod bias;
 mod binary;
 mod binary_grad;
+mod binary_old;
 mod broadcast;
 mod broadcast_to;
 mod cast;
 mod check_numerics;
+mod clip_by_value;
 mod compare;
 mod concat;
 mod constant;
@@ -33,6 +35,7 @@ mod cuda_rows;
 mod cuda_values;
 mod cumulative;
 mod elementwise;
+mod finite;
 mod functions;
 mod gather;
 mod helpers;
@@ -40,6 +43,7 @@ mod identity;
 mod in_top_k;
 mod initializer;
 mod l2_loss;
+mod leaky_relu;
 mod likes;
 mod matmul;
 mod matmul_kernel;
@@ -155,6 +159,12 @@ pub static TABLE: &[OpRef] = &[
     &binary::SUB,
     &binary::MUL,
     &binary::REAL_DIV,
+    &binary_old::ADD,
+    &binary_old::DIV,
+    &binary_old::MOD,
+    &binary_old::TRUNCATE_DIV,
+    &binary_old::TRUNCATE_MOD,
+    &binary_old::DIV_NO_NAN,
     &binary::FLOOR_DIV,
     &binary::FLOOR_MOD,
     &binary::MAXIMUM,
@@ -181,14 +191,43 @@ pub static TABLE: &[OpRef] = &[
     &unary::SOFTPLUS,
     &unary::RELU,
     &unary::RELU6,
+    &unary::ELU,
+    &unary::SELU,
+    &unary::SOFTSIGN,
+    &unary::CEIL,
+    &unary::RINT,
+    &unary::ROUND,
+    &unary::INV,
+    &unary::EXPM1,
+    &unary::ERF,
+    &unary::ERFC,
+    &unary::TAN,
+    &unary::ASIN,
+    &unary::ACOS,
+    &unary::ATAN,
+    &unary::SINH,
+    &unary::COSH,
+    &unary::ASINH,
+    &unary::ACOSH,
+    &unary::ATANH,
     &unary_grad::RELU_GRAD,
     &unary_grad::RELU6_GRAD,
+    &unary_grad::ELU_GRAD,
+    &unary_grad::SELU_GRAD,
+    &unary_grad::INV_GRAD,
+    &unary_grad::SOFTSIGN_GRAD,
     &unary_grad::TANH_GRAD,
     &unary_grad::SIGMOID_GRAD,
     &unary_grad::SQRT_GRAD,
     &unary_grad::RSQRT_GRAD,
     &unary_grad::RECIPROCAL_GRAD,
     &unary_grad::SOFTPLUS_GRAD,
+    &leaky_relu::LeakyRelu,
+    &leaky_relu::LeakyReluGrad,
+    &finite::IS_NAN,
+    &finite::IS_INF,
+    &finite::IS_FINITE,
+    &clip_by_value::ClipByValue,
     &cast::Cast,
     &likes::ZEROS_LIKE,
     &likes::ONES_LIKE,

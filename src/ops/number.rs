@@ -17,6 +17,10 @@ pub(super) trait Number: Element + PartialOrd {
     fn times(self, other: Self) -> Self;
     /// The quotient; of integers, rounded toward zero.
     fn over(self, other: Self) -> Self;
+    /// The quotient rounded toward zero.
+    fn truncated_over(self, other: Self) -> Self;
+    /// What `truncated_over` leaves: of the dividend's sign.
+    fn truncated_rest(self, other: Self) -> Self;
     fn negated(self) -> Self;
     /// Rounded toward minus infinity.
     fn floor_div(self, other: Self) -> Self;
@@ -78,6 +82,14 @@ macro_rules! float {
                 self / other
             }
             #[inline(always)]
+            fn truncated_over(self, other: Self) -> Self {
+                (self / other).trunc()
+            }
+            #[inline(always)]
+            fn truncated_rest(self, other: Self) -> Self {
+                self % other
+            }
+            #[inline(always)]
             fn negated(self) -> Self {
                 -self
             }
@@ -128,6 +140,14 @@ macro_rules! integer {
             #[inline(always)]
             fn over(self, other: Self) -> Self {
                 if other == 0 { 0 } else { self.wrapping_div(other) }
+            }
+            #[inline(always)]
+            fn truncated_over(self, other: Self) -> Self {
+                self.over(other)
+            }
+            #[inline(always)]
+            fn truncated_rest(self, other: Self) -> Self {
+                if other == 0 { 0 } else { self.wrapping_rem(other) }
             }
             #[inline(always)]
             fn negated(self) -> Self {

@@ -1,5 +1,6 @@
-//! Element-wise functions of one tensor: `Neg`, `Abs`, `Sign`, `Square`, `Sqrt`, `Rsqrt`, `Reciprocal`, `Exp`, `Log`,
-//! `Log1p`, `Sin`, `Cos`, `Tanh`, `Sigmoid`, `Softplus`, `Relu`, `Relu6`, `Floor`.
+//! Element-wise functions of one tensor: `Neg`, `Abs`, `Sign`, `Square`, `Sqrt`, `Rsqrt`, `Reciprocal`, `Inv`, `Exp`,
+//! `Expm1`, `Log`, `Log1p`, `Sin`, `Cos`, `Tan` and their inverses, `Sinh`, `Cosh`, `Tanh` and theirs, `Erf`, `Erfc`,
+//! `Sigmoid`, `Softplus`, `Softsign`, `Relu`, `Relu6`, `Elu`, `Selu`, `Floor`, `Ceil`, `Rint`, `Round`.
 //!
 //! Absent: what the gradients are (`unary_grad.rs`), and the functions themselves (`functions.rs`).
 
@@ -95,6 +96,10 @@ where
 /// Points at which every function here is smooth, with and without a sign.
 const SIGNED: [f32; 6] = [-2.5, -1.25, -0.0625, 0.3, 1.7, 7.5];
 const POSITIVE: [f32; 4] = [0.04, 0.5, 1.0, 9.0];
+const WITHIN_1: [f32; 4] = [-0.8, -0.125, 0.3, 0.9];
+const ABOVE_1: [f32; 4] = [1.25, 1.5, 2.0, 9.0];
+/// Halves are rounded to the even neighbour.
+const HALVES: [f32; 8] = [-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 2.75, -0.2];
 
 /// A case with outputs from an independent formula in `f64`, and one that is too short for a whole register.
 fn points(points: &[f32], formula: fn(f64) -> f64) -> Vec<Case> {
@@ -132,6 +137,38 @@ macro_rules! unary_ops {
     };
     (@only floats) => { true };
     (@only numbers) => { false };
+}
+
+/// Rounding of floats; integers are whole.
+#[derive(Clone, Copy)]
+struct RoundedNumber;
+
+impl Map1<f32, f32> for RoundedNumber {
+    #[inline(always)]
+    fn at(self, x: f32) -> f32 {
+        x.round_ties_even()
+    }
+}
+
+impl Map1<f64, f64> for RoundedNumber {
+    #[inline(always)]
+    fn at(self, x: f64) -> f64 {
+        x.round_ties_even()
+    }
+}
+
+impl Map1<i32, i32> for RoundedNumber {
+    #[inline(always)]
+    fn at(self, x: i32) -> i32 {
+        x
+    }
+}
+
+impl Map1<i64, i64> for RoundedNumber {
+    #[inline(always)]
+    fn at(self, x: i64) -> i64 {
+        x
+    }
 }
 
 fn nothing<'g>(_c: &GradContext<'g>) -> Option<InputGradients<'g>> {
@@ -191,4 +228,49 @@ unary_ops! {
     /// TensorFlow's `Relu6`: `min(max(x, 0), 6)`.
     RELU6 = "Relu6", relu6, numbers(f::RectifiedTo6, "$0 > 6 ? 6 : turret_rectified($0)"), 2.0, false, grad::relu6,
         with_ints(points(&SIGNED, |x| x.clamp(0.0, 6.0)), &[-3, 4, 9], &[0, 4, 6]);
+    /// TensorFlow's `Elu` (Clevert et al., 2015): `x`, or `exp(x) - 1` below zero.
+    ELU = "Elu", elu, floats(f::ExponentialLinear, "$0 < 0 ? turret_expm1($0) : $0"), 16.0, false, grad::elu,
+        points(&SIGNED, |x| if x < 0.0 { x.exp_m1() } else { x });
+    /// TensorFlow's `Selu` (Klambauer et al., 2017): `1.0507 x`, or `1.7581 (exp(x) - 1)` below zero.
+    SELU = "Selu", selu, floats(f::ScaledExponentialLinear, "turret_selu($0)"), 17.0, false, grad::selu,
+        points(&SIGNED, |x| if x < 0.0 { f::SELU_SCALE_ALPHA * x.exp_m1() } else { f::SELU_SCALE * x });
+    /// TensorFlow's `Softsign`: `x / (1 + |x|)`.
+    SOFTSIGN = "Softsign", softsign, floats(f::SoftSign, "$0 / (1 + turret_magnitude($0))"), 6.0, false, grad::softsign,
+        points(&SIGNED, |x| x / (1.0 + x.abs()));
+    /// TensorFlow's `Ceil`: rounded toward plus infinity.
+    CEIL = "Ceil", ceil, floats(f::Raised, "turret_ceil($0)"), 1.0, true, nothing, points(&SIGNED, f64::ceil);
+    /// TensorFlow's `Rint`: the nearest whole number; of two, the even one.
+    RINT = "Rint", rint, floats(f::RoundedToEven, "turret_rint($0)"), 1.0, true, nothing,
+        points(&HALVES, f64::round_ties_even);
+    /// TensorFlow's `Round`: the nearest whole number; of two, the even one. Integers stay as they are.
+    ROUND = "Round", round, numbers(RoundedNumber, "turret_rint($0)"), 1.0, true, nothing,
+        with_ints(points(&HALVES, f64::round_ties_even), &[-3, i32::MAX], &[-3, i32::MAX]);
+    /// TensorFlow's `Inv`, the older name of `Reciprocal`.
+    INV = "Inv", inv, floats(f::OneOver, "1 / $0"), 4.0, false, grad::reciprocal, points(&SIGNED, |x| 1.0 / x);
+    /// TensorFlow's `Expm1`: `exp(x) - 1`, exact near zero.
+    EXPM1 = "Expm1", expm1, floats(f::ExponentialMinus1, "turret_expm1($0)"), 16.0, false, grad::expm1,
+        points(&SIGNED, f64::exp_m1);
+    /// TensorFlow's `Erf`: the integral of the normal distribution, `2/√π ∫₀ˣ exp(-t²) dt`.
+    ERF = "Erf", erf, floats(f::ErrorFunction, "turret_erf($0)"), 30.0, false, grad::erf, points(&SIGNED, libm::erf);
+    /// TensorFlow's `Erfc`: `1 - erf(x)`.
+    ERFC = "Erfc", erfc, floats(f::RestOfErrorFunction, "turret_erfc($0)"), 30.0, false, grad::erfc,
+        points(&SIGNED, libm::erfc);
+    /// TensorFlow's `Tan`, of an angle in radians.
+    TAN = "Tan", tan, floats(f::Tangent, "turret_tan($0)"), 20.0, false, grad::tan, points(&SIGNED, f64::tan);
+    /// TensorFlow's `Asin`: the angle whose sine this is, in radians.
+    ASIN = "Asin", asin, floats(f::ArcSine, "turret_asin($0)"), 20.0, false, grad::asin, points(&WITHIN_1, f64::asin);
+    /// TensorFlow's `Acos`: the angle whose cosine this is, in radians.
+    ACOS = "Acos", acos, floats(f::ArcCosine, "turret_acos($0)"), 20.0, false, grad::acos, points(&WITHIN_1, f64::acos);
+    /// TensorFlow's `Atan`: the angle whose tangent this is, in radians.
+    ATAN = "Atan", atan, floats(f::ArcTangent, "turret_atan($0)"), 20.0, false, grad::atan, points(&SIGNED, f64::atan);
+    /// TensorFlow's `Sinh`.
+    SINH = "Sinh", sinh, floats(f::HyperbolicSine, "turret_sinh($0)"), 20.0, false, grad::sinh, points(&SIGNED, f64::sinh);
+    /// TensorFlow's `Cosh`.
+    COSH = "Cosh", cosh, floats(f::HyperbolicCosine, "turret_cosh($0)"), 20.0, false, grad::cosh, points(&SIGNED, f64::cosh);
+    /// TensorFlow's `Asinh`: the inverse of `Sinh`.
+    ASINH = "Asinh", asinh, floats(f::AreaSine, "turret_asinh($0)"), 20.0, false, grad::asinh, points(&SIGNED, f64::asinh);
+    /// TensorFlow's `Acosh`: the inverse of `Cosh`.
+    ACOSH = "Acosh", acosh, floats(f::AreaCosine, "turret_acosh($0)"), 20.0, false, grad::acosh, points(&ABOVE_1, f64::acosh);
+    /// TensorFlow's `Atanh`: the inverse of `Tanh`.
+    ATANH = "Atanh", atanh, floats(f::AreaTangent, "turret_atanh($0)"), 20.0, false, grad::atanh, points(&WITHIN_1, f64::atanh);
 }

@@ -1,8 +1,11 @@
 //! The gradient rules of `unary.rs`, node for node TensorFlow's, and the op types that they need: `ReluGrad`,
-//! `Relu6Grad`, `TanhGrad`, `SigmoidGrad`, `SqrtGrad`, `RsqrtGrad`, `ReciprocalGrad`, `SoftplusGrad`.
+//! `Relu6Grad`, `EluGrad`, `SeluGrad`, `TanhGrad`, `SigmoidGrad`, `SqrtGrad`, `RsqrtGrad`, `ReciprocalGrad`, `InvGrad`,
+//! `SoftplusGrad`, `SoftsignGrad`.
 
-use super::binary::{BinaryOp, IN_PLACE, MUL, REAL_DIV, floats};
+use super::binary::{ADD_V2, BinaryOp, IN_PLACE, MUL, REAL_DIV, SUB, floats};
+use super::compare::LESS;
 use super::functions as f;
+use super::select::SELECT;
 use super::unary::{COS, NEG, RECIPROCAL, SIGN, SIN};
 use super::values::{case, float};
 use crate::graph::{Case, GradContext, InputGradients, Tensor};
@@ -104,10 +107,117 @@ pub(super) fn relu6<'g>(c: &GradContext<'g>) -> Gradients<'g> {
     one(c.grad().apply_with(&RELU6_GRAD, "Relu6Grad", c.outputs[0]))
 }
 
+pub(super) fn elu<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    one(c.grad().apply_with(&ELU_GRAD, "EluGrad", c.outputs[0]))
+}
+
+pub(super) fn selu<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    one(c.grad().apply_with(&SELU_GRAD, "SeluGrad", c.outputs[0]))
+}
+
+pub(super) fn softsign<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    one(c.grad().apply_with(&SOFTSIGN_GRAD, "SoftsignGrad", c.inputs[0]))
+}
+
+pub(super) fn expm1<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    let x = c.inputs[0];
+    after_grad(c, |grad| grad * x.exp())
+}
+
+/// Of the error function and of what it leaves to 1, whose slopes are opposite: `slope · exp(-x²)`.
+fn bell<'g>(c: &GradContext<'g>, slope: f64) -> Gradients<'g> {
+    let x = c.inputs[0];
+    let slope = c.grad().scalar_like("Const", slope);
+    after_grad(c, |grad| grad * slope * x.square().apply(&NEG).exp())
+}
+
+pub(super) fn erf<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    bell(c, std::f64::consts::FRAC_2_SQRT_PI)
+}
+
+pub(super) fn erfc<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    bell(c, -std::f64::consts::FRAC_2_SQRT_PI)
+}
+
+pub(super) fn tan<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    let x = c.inputs[0];
+    after_grad(c, |grad| x.apply(&COS).apply(&RECIPROCAL).square() * grad)
+}
+
+/// `1 / sqrt(1 - x²)`.
+fn arc_slope<'g>(x: Tensor<'g>) -> Tensor<'g> {
+    let square = x.square();
+    let one = x.scalar_like("Const", 1.0);
+    one.apply_with(&SUB, "Sub", square).sqrt().apply(&RECIPROCAL)
+}
+
+pub(super) fn asin<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    let x = c.inputs[0];
+    after_grad(c, |grad| grad * arc_slope(x))
+}
+
+pub(super) fn acos<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    let x = c.inputs[0];
+    after_grad(c, |grad| {
+        let slope = arc_slope(x);
+        grad.apply(&NEG) * slope
+    })
+}
+
+/// Of the arc tangent and the area tangent: one over `1 + x²`, or `1 - x²`.
+fn tangent_slope<'g>(c: &GradContext<'g>, op: &'static BinaryOp, name: &'static str) -> Gradients<'g> {
+    let x = c.inputs[0];
+    after_grad(c, |grad| {
+        let square = x.square();
+        let one = x.scalar_like("Const", 1.0);
+        grad * one.apply_with(op, name, square).apply(&RECIPROCAL)
+    })
+}
+
+pub(super) fn atan<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    tangent_slope(c, &ADD_V2, "Add")
+}
+
+pub(super) fn atanh<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    tangent_slope(c, &SUB, "Sub")
+}
+
+pub(super) fn sinh<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    let x = c.inputs[0];
+    after_grad(c, |grad| grad * x.cosh())
+}
+
+pub(super) fn cosh<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    let x = c.inputs[0];
+    after_grad(c, |grad| grad * x.sinh())
+}
+
+pub(super) fn asinh<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    let y = c.outputs[0];
+    after_grad(c, |grad| grad / y.cosh())
+}
+
+pub(super) fn acosh<'g>(c: &GradContext<'g>) -> Gradients<'g> {
+    let y = c.outputs[0];
+    after_grad(c, |grad| grad / y.sinh())
+}
+
+/// Of an `Elu`-like op's gradient: what reaches its second input, the forward output, is `grad · dy` below zero.
+fn below_zero<'g>(c: &GradContext<'g>) -> Tensor<'g> {
+    let (dy, y, grad) = (c.inputs[0], c.inputs[1], c.grad());
+    let below = y.apply_with(&LESS, "Less", y.scalar_like("Less/y", 0.0));
+    let scaled = grad * dy;
+    c.node.graph().node_of(&SELECT).inputs([below, scaled, y.zeros_like()]).tensor()
+}
+
 /// A case at points that are smooth for every gradient op.
 fn points(x: &[f32; 3], y: &[f32; 3], expected: fn(f32, f32) -> f32) -> Vec<Case> {
     let expected: Vec<f32> = x.iter().zip(y).map(|(&x, &y)| expected(x, y)).collect();
     vec![case(vec![float(&[3], x), float(&[3], y)], vec![float(&[3], &expected)], true)]
+}
+
+fn without_gradient(cases: Vec<Case>) -> Vec<Case> {
+    cases.into_iter().map(|case| Case { gradient: false, ..case }).collect()
 }
 
 macro_rules! grad_op {
@@ -184,6 +294,35 @@ grad_op!(
         two(grad * -2.0 * dy * y, y.apply_with(&RECIPROCAL_GRAD, "ReciprocalGrad", grad))
     },
     points(&[0.5, -0.25, 0.9], &[1.5, -2.0, 3.0], |y, g| -g * y * y)
+);
+grad_op!(
+    /// TensorFlow's `InvGrad`, the older name of `ReciprocalGrad`.
+    INV_GRAD = "InvGrad", f::OneOverSlope, "-($1 * ($0 * $0))",
+    |c| {
+        let (y, dy, grad) = (c.inputs[0], c.inputs[1], c.grad());
+        two(grad * -2.0 * dy * y, y.apply_with(&RECIPROCAL_GRAD, "ReciprocalGrad", grad))
+    },
+    points(&[0.5, -0.25, 0.9], &[1.5, -2.0, 3.0], |y, g| -g * y * y)
+);
+grad_op!(
+    /// TensorFlow's `EluGrad`: `g · (y + 1)` where `y`, the output, is below zero, else `g`; inputs `g`, `y`.
+    ELU_GRAD = "EluGrad", f::ExponentialLinearSlope, "$1 < 0 ? ($1 + 1) * $0 : $0",
+    |c| two(c.grad().apply_with(&ELU_GRAD, "EluGrad", c.inputs[1]), below_zero(c)),
+    points(&[1.5, -2.0, 3.0], &[-0.5, 1.0, -0.75], |g, y| if y < 0.0 { g * (y + 1.0) } else { g })
+);
+grad_op!(
+    /// TensorFlow's `SeluGrad`: `g · (y + 1.7581)` where `y`, the output, is below zero, else `1.0507 g`; inputs `g`, `y`.
+    SELU_GRAD = "SeluGrad", f::ScaledExponentialLinearSlope, "turret_selu_slope($0, $1)",
+    |c| two(c.grad().apply_with(&SELU_GRAD, "SeluGrad", c.inputs[1]), below_zero(c)),
+    points(&[1.5, -2.0, 3.0], &[-0.5, 1.0, -0.75], |g, y| {
+        (if y < 0.0 { f64::from(g) * (f64::from(y) + f::SELU_SCALE_ALPHA) } else { f64::from(g) * f::SELU_SCALE }) as f32
+    })
+);
+grad_op!(
+    /// TensorFlow's `SoftsignGrad`: `g / (1 + |x|)²` of inputs `g`, `x`. It has no gradient itself.
+    SOFTSIGN_GRAD = "SoftsignGrad", f::SoftSignSlope, "$0 / ((1 + turret_magnitude($1)) * (1 + turret_magnitude($1)))",
+    |_| None,
+    without_gradient(points(&[1.5, -2.0, 3.0], &[0.5, -1.0, 2.0], |g, x| g / ((1.0 + x.abs()) * (1.0 + x.abs()))))
 );
 grad_op!(
     /// TensorFlow's `SoftplusGrad`: `g / (1 + exp(-x))` of inputs `g`, `x`.

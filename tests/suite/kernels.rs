@@ -22,6 +22,7 @@ const WITHOUT: &[(&str, &str)] = &[
 const STACK: &[(&str, &str)] = &[
     ("Sin", "reducing a huge argument takes a table, which others never touch"),
     ("Cos", "as Sin"),
+    ("Tan", "as Sin"),
     ("RandomStandardNormal", "as Sin, though no angle is huge"),
     ("TruncatedNormal", "as RandomStandardNormal"),
 ];

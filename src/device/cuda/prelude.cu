@@ -25,39 +25,52 @@ __device__ __forceinline__ bool turret_failed(volatile u64* failure) {
 // Integers wrap; what divides by zero or takes a negative power of an integer is refused by its op, and is 0 or 1 here.
 #define TURRET_INLINE __device__ __forceinline__
 
-TURRET_INLINE float turret_floor(float x) { return floorf(x); }
-TURRET_INLINE double turret_floor(double x) { return floor(x); }
-TURRET_INLINE float turret_sqrt(float x) { return sqrtf(x); }
-TURRET_INLINE double turret_sqrt(double x) { return sqrt(x); }
-TURRET_INLINE float turret_exp(float x) { return expf(x); }
-TURRET_INLINE double turret_exp(double x) { return exp(x); }
-TURRET_INLINE float turret_log(float x) { return logf(x); }
-TURRET_INLINE double turret_log(double x) { return log(x); }
-TURRET_INLINE float turret_log1p(float x) { return log1pf(x); }
-TURRET_INLINE double turret_log1p(double x) { return log1p(x); }
-TURRET_INLINE float turret_tanh(float x) { return tanhf(x); }
-TURRET_INLINE double turret_tanh(double x) { return tanh(x); }
-TURRET_INLINE float turret_sin(float x) { return sinf(x); }
-TURRET_INLINE double turret_sin(double x) { return sin(x); }
-TURRET_INLINE float turret_cos(float x) { return cosf(x); }
-TURRET_INLINE double turret_cos(double x) { return cos(x); }
+#define TURRET_FUNCTION(NAME, SINGLE, DOUBLE) \
+    TURRET_INLINE float NAME(float x) { return SINGLE(x); } \
+    TURRET_INLINE double NAME(double x) { return DOUBLE(x); }
+TURRET_FUNCTION(turret_floor, floorf, floor)
+TURRET_FUNCTION(turret_ceil, ceilf, ceil)
+TURRET_FUNCTION(turret_rint, rintf, rint)
+TURRET_FUNCTION(turret_sqrt, sqrtf, sqrt)
+TURRET_FUNCTION(turret_exp, expf, exp)
+TURRET_FUNCTION(turret_expm1, expm1f, expm1)
+TURRET_FUNCTION(turret_log, logf, log)
+TURRET_FUNCTION(turret_log1p, log1pf, log1p)
+TURRET_FUNCTION(turret_sin, sinf, sin)
+TURRET_FUNCTION(turret_cos, cosf, cos)
+TURRET_FUNCTION(turret_tan, tanf, tan)
+TURRET_FUNCTION(turret_asin, asinf, asin)
+TURRET_FUNCTION(turret_acos, acosf, acos)
+TURRET_FUNCTION(turret_atan, atanf, atan)
+TURRET_FUNCTION(turret_sinh, sinhf, sinh)
+TURRET_FUNCTION(turret_cosh, coshf, cosh)
+TURRET_FUNCTION(turret_tanh, tanhf, tanh)
+TURRET_FUNCTION(turret_asinh, asinhf, asinh)
+TURRET_FUNCTION(turret_acosh, acoshf, acosh)
+TURRET_FUNCTION(turret_atanh, atanhf, atanh)
+TURRET_FUNCTION(turret_erf, erff, erf)
+TURRET_FUNCTION(turret_erfc, erfcf, erfc)
+TURRET_INLINE int turret_rint(int x) { return x; }
+TURRET_INLINE i64 turret_rint(i64 x) { return x; }
 
-// What Rust calls `+ - * / -x`, the floored quotient and rest, the power and the absolute value.
-#define TURRET_FLOAT(T, FMOD, POW, FABS) \
+// What Rust calls `+ - * / -x`, the truncated and floored quotient and rest, the power and the absolute value.
+#define TURRET_FLOAT(T, FMOD, POW, FABS, TRUNC) \
     TURRET_INLINE T turret_plus(T x, T y) { return x + y; } \
     TURRET_INLINE T turret_minus(T x, T y) { return x - y; } \
     TURRET_INLINE T turret_times(T x, T y) { return x * y; } \
     TURRET_INLINE T turret_over(T x, T y) { return x / y; } \
     TURRET_INLINE T turret_negated(T x) { return -x; } \
     TURRET_INLINE T turret_floor_div(T x, T y) { return turret_floor(x / y); } \
+    TURRET_INLINE T turret_truncate_div(T x, T y) { return TRUNC(x / y); } \
+    TURRET_INLINE T turret_truncate_mod(T x, T y) { return FMOD(x, y); } \
     TURRET_INLINE T turret_floor_mod(T x, T y) { \
         T rest = FMOD(x, y); \
         return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest; \
     } \
     TURRET_INLINE T turret_power(T x, T y) { return POW(x, y); } \
     TURRET_INLINE T turret_magnitude(T x) { return FABS(x); }
-TURRET_FLOAT(float, fmodf, powf, fabsf)
-TURRET_FLOAT(double, fmod, pow, fabs)
+TURRET_FLOAT(float, fmodf, powf, fabsf, truncf)
+TURRET_FLOAT(double, fmod, pow, fabs, trunc)
 
 // Quotients by -1 are negations, since the smallest integer has no quotient by it.
 #define TURRET_WHOLE(T, U) \
@@ -66,6 +79,8 @@ TURRET_FLOAT(double, fmod, pow, fabs)
     TURRET_INLINE T turret_times(T x, T y) { return (T)((U)x * (U)y); } \
     TURRET_INLINE T turret_negated(T x) { return (T)(0 - (U)x); } \
     TURRET_INLINE T turret_over(T x, T y) { return y == 0 ? 0 : y == -1 ? turret_negated(x) : x / y; } \
+    TURRET_INLINE T turret_truncate_div(T x, T y) { return turret_over(x, y); } \
+    TURRET_INLINE T turret_truncate_mod(T x, T y) { return y == 0 || y == -1 ? 0 : x % y; } \
     TURRET_INLINE T turret_floor_div(T x, T y) { \
         if (y == 0 || y == -1) return turret_over(x, y); \
         T quotient = x / y; \
@@ -96,6 +111,13 @@ template <class T> TURRET_INLINE T turret_rectified(T x) { return x < 0 ? T(0) :
 template <class T> TURRET_INLINE T turret_logistic(T x) { return T(1) / (T(1) + turret_exp(-x)); }
 template <class T> TURRET_INLINE T turret_soft_rectified(T x) {
     return turret_rectified(x) + turret_log1p(turret_exp(-turret_magnitude(x)));
+}
+
+template <class T> TURRET_INLINE T turret_selu(T x) {
+    return x < 0 ? T(1.7580993408473768599) * turret_expm1(x) : T(1.0507009873554804934) * x;
+}
+template <class T> TURRET_INLINE T turret_selu_slope(T gradient, T y) {
+    return y < 0 ? gradient * (y + T(1.7580993408473768599)) : gradient * T(1.0507009873554804934);
 }
 
 // Integers of numbers as Rust's `as` makes them: toward zero, the nearest in range, 0 of NaN.
