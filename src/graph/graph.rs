@@ -8,7 +8,7 @@ use super::builder::NodeBuilder;
 use super::collections::Collections;
 use super::names::{self, Kind, NameTable};
 use super::node::{DeviceRequest, DeviceRule, Node, NodeId, TensorId};
-use super::op::{Fact, InferContext};
+use super::op::{Fact, InferContext, OpRef};
 use super::registry::Registry;
 use super::scopes::{DeviceEntry, ScopeState};
 use super::tensor::{Operation, Tensor};
@@ -272,7 +272,7 @@ impl Graph {
         let context = InferContext { attrs: &new.attrs, inputs: &facts, values: &values };
         let (unknown_type, inferred) = match &new.unknown {
             Some((op_type, outputs)) => (Some(op_type.clone()), Ok(outputs.clone())),
-            None => (None, new.op.infer(&context).and_then(|outputs| held(&facts, outputs))),
+            None => (None, new.op.infer(&context).and_then(|outputs| held(new.op, &facts, outputs))),
         };
         let outputs = match inferred {
             Ok(outputs) => outputs,
@@ -335,7 +335,8 @@ impl Graph {
 }
 
 /// An error if turret holds no values of the type of an input or output, so that kernels never meet one.
-fn held(inputs: &[Fact], outputs: Vec<Fact>) -> std::result::Result<Vec<Fact>, String> {
+fn held(op: OpRef, inputs: &[Fact], outputs: Vec<Fact>) -> std::result::Result<Vec<Fact>, String> {
+    let inputs = if op.ignores_opaque_inputs() { &[] } else { inputs };
     match inputs.iter().chain(&outputs).find(|f| f.dtype.is_opaque()) {
         None => Ok(outputs),
         Some(fact) => Err(format!("turret holds no values of type {}", fact.dtype)),

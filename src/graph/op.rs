@@ -330,6 +330,11 @@ pub trait Op: Send + Sync {
         None
     }
 
+    /// True if inputs of types that turret holds no values of are allowed, and count for nothing.
+    fn ignores_opaque_inputs(&self) -> bool {
+        false
+    }
+
     /// True for [`Unknown`](super::Unknown) alone, whose nodes cannot run.
     fn is_unknown(&self) -> bool {
         false

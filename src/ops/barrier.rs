@@ -86,7 +86,7 @@ impl Op for Print {
 }
 
 /// The first elements of an input, as in `[1 2 3...]`.
-fn summary(l: &Launch<'_>, i: usize, len: usize, shown: usize) -> String {
+pub(super) fn summary(l: &Launch<'_>, i: usize, len: usize, shown: usize) -> String {
     let mut text = String::from("[");
     for at in 0..len.min(shown) {
         let separator = if at == 0 { "" } else { " " };

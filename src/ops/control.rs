@@ -6,7 +6,7 @@
 use super::constant::Const;
 use super::identity::Identity;
 use super::select::SELECT;
-use super::support::{by_dtype, sized};
+use super::support::{bool_scalar, by_dtype, sized};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
 use crate::graph::{Attrs, ControlFlow, Fact, InferContext, KernelContext, Op, Traits};
@@ -29,9 +29,7 @@ impl Op for SwitchOp {
 
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
         c.want_inputs(2)?;
-        if c.dtype(1) != DType::Bool || !c.shape(1).is_compatible_with(&Shape::scalar()) {
-            return Err(format!("the predicate must be a bool scalar, got {} {}", c.dtype(1), c.shape(1)));
-        }
+        bool_scalar(c, 1, "the predicate")?;
         Ok(vec![c.inputs[0].clone(), c.inputs[0].clone()])
     }
 

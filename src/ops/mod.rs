@@ -11,6 +11,7 @@ mod apply_rules;
 #[cfg(test)]
 mod apply_tests;
 mod arg;
+mod assert;
 mod barrier;
 mod bias;
 mod binary;
@@ -114,6 +115,7 @@ pub static TABLE: &[OpRef] = &[
     &sequence::OneHot,
     &barrier::StopGradient,
     &barrier::Print,
+    &assert::Assert,
     &gather::GatherV2,
     &gather::UnsortedSegmentSum,
     &softmax::Softmax,

@@ -75,6 +75,14 @@ pub(super) fn int_scalar(c: &InferContext<'_>, i: usize, what: &str) -> Result<O
     Ok(c.ints(i).and_then(|v| v.first().copied()))
 }
 
+/// Checks that an input is a bool scalar.
+pub(super) fn bool_scalar(c: &InferContext<'_>, i: usize, what: &str) -> Result<(), String> {
+    if c.dtype(i) != DType::Bool || !c.shape(i).is_compatible_with(&Shape::scalar()) {
+        return Err(format!("{what} must be a bool scalar, got {} {}", c.dtype(i), c.shape(i)));
+    }
+    Ok(())
+}
+
 /// Checks that an input is an integer vector; its values, where known.
 pub(super) fn int_vector(c: &InferContext<'_>, i: usize, what: &str) -> Result<Option<Vec<i64>>, String> {
     let rank = c.shape(i).rank();

@@ -33,7 +33,8 @@ pub fn resolve(
     is_initialized: &dyn Fn(NodeId) -> bool,
 ) -> Result<Resolved> {
     let needed = super::prune::reachable(&nodes, signature, |_, _| true, |_| true);
-    let in_question = |n: &&Arc<Node>| needed[n.id.index()] && n.op.control_flow().is_some();
+    let in_question =
+        |n: &&Arc<Node>| needed[n.id.index()] && (n.op.control_flow().is_some() || n.op.ignores_opaque_inputs());
     if !nodes.iter().any(|n| in_question(&n)) {
         return Ok(Resolved { nodes, depends_on_values: false, initialized: Vec::new() });
     }
@@ -112,14 +113,25 @@ impl Pass<'_> {
                 if state.dead {
                     // As a target it does nothing; a fetch of it is refused.
                     self.bury(node);
-                } else if !state.guards.is_empty() && (traits.stateful || traits.fallible) && !traits.variable {
-                    let inputs = node.inputs.clone();
-                    self.replace(node, node.op, &inputs, node.attrs.clone(), state.guards.clone());
+                } else {
+                    let guarded = (traits.stateful || traits.fallible) && !traits.variable;
+                    let guards = if guarded { state.guards.clone() } else { Guards::new() };
+                    let inputs = self.counting_inputs(node);
+                    if !guards.is_empty() || inputs.len() < node.inputs.len() {
+                        self.replace(node, node.op, &inputs, node.attrs.clone(), guards);
+                    }
                 }
                 self.states[node.id.index()] = state;
             }
         }
         Ok(())
+    }
+
+    /// The inputs that the node's op looks at.
+    fn counting_inputs(&self, node: &Node) -> SmallVec<[TensorId; 4]> {
+        let is_opaque = |t: &TensorId| self.nodes[t.node.index()].outputs[t.output as usize].dtype.is_opaque();
+        let ignores = node.op.ignores_opaque_inputs();
+        node.inputs.iter().copied().filter(|t| !ignores || !is_opaque(t)).collect()
     }
 
     /// When a node runs whose inputs must all be there.

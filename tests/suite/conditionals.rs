@@ -1,8 +1,8 @@
 //! Conditionals as `tf.cond` builds them: predicates that are known before a step, and ones that it computes.
 
 use turret::Result;
-use turret::base::{Array, Bool8, Code, DType};
-use turret::graph::{Graph, Init, Tensor};
+use turret::base::{Array, Bool8, Code, DType, OpaqueType, Shape};
+use turret::graph::{Fact, Graph, Init, Tensor};
 use turret::ops::find;
 use turret::run::{Session, SessionOptions};
 
@@ -128,4 +128,27 @@ fn what_is_not_there_cannot_be_fetched() {
     let s = session(&g);
     let error = s.run(&[], &[merge.output(0)], &[]).unwrap_err();
     assert!(error.to_string().contains("predicate"), "{error}");
+}
+
+#[test]
+fn a_guarded_assertion_with_strings_fails_only_in_its_branch() -> Result<()> {
+    let g = Graph::new();
+    let op = |name: &str| g.node_of(find(name).expect("an op of the table"));
+    let x = g.placeholder(DType::F32, [None], "x");
+    let positive = x.sum().greater(g.constant(0.0f32));
+    let pivot = op("Switch").input(positive).input(positive).add();
+    // As `tf.Assert` builds it: a string constant in the branch where the assertion runs.
+    let text = Fact::new(DType::Opaque(OpaqueType::String), Shape::scalar());
+    let text = g.unknown_node("Const", vec![text]).control(pivot.output(0).identity("switch_f").op()).tensor();
+    let switched = op("Switch").input(positive).input(positive).add().output(0);
+    let data = op("Switch").input(x).input(positive).add().output(0);
+    let assert = op("Assert").input(switched).input(text).input(data).add();
+    let kept = g.control_dependencies([assert], || pivot.output(0).identity("failed"));
+    let merged = op("Merge").input(kept).input(pivot.output(1).identity("switch_t")).add().output(0);
+    let y = g.control_dependencies([merged.op()], || x * g.constant(2.0f32));
+    let s = session(&g);
+    assert_eq!(s.run(&[(x, &floats(&[1.0, 2.0]))], &[y], &[])?[0], floats(&[2.0, 4.0]));
+    let error = s.run(&[(x, &floats(&[1.0, -2.0]))], &[y], &[]).unwrap_err();
+    assert!(error.to_string().contains("assertion failed: [1 -2]"), "{error}");
+    Ok(())
 }
