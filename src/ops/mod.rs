@@ -26,8 +26,14 @@ mod compare;
 mod concat;
 mod constant;
 mod control;
+mod conv;
+mod conv_cases;
+mod conv_filter_kernel;
+mod conv_geometry;
+mod conv_kernel;
 mod copy;
 mod cuda_apply;
+mod cuda_conv;
 mod cuda_copy;
 mod cuda_index;
 mod cuda_indices;
@@ -35,6 +41,7 @@ mod cuda_reduce;
 mod cuda_rows;
 mod cuda_values;
 mod cumulative;
+mod depthwise_kernel;
 mod elementwise;
 mod finite;
 mod functions;
@@ -58,6 +65,7 @@ mod random_build;
 mod reduce;
 mod reduce_grad;
 mod reduce_kernel;
+mod scratch;
 mod select;
 mod sequence;
 mod shape_facts;
@@ -78,16 +86,19 @@ mod unary;
 mod unary_grad;
 mod updates;
 mod values;
+mod window;
 
 use crate::graph::OpRef;
 
 pub use all_reduce::AllReduceN;
 pub use apply::{ApplyGradients, ApplyLayout, UpdateRule, VariableInputs};
+pub use conv::ConvOptions;
 pub use operators::Operand;
 pub use placeholder::IntoPlaceholderShape;
 pub use shape_ops::ShapeArg;
 pub use state::VariableOptions;
 pub use strided_slice::Index;
+pub use window::{DataFormat, Padding};
 
 /// Every op type, by family.
 pub static TABLE: &[OpRef] = &[
@@ -144,6 +155,13 @@ pub static TABLE: &[OpRef] = &[
     &control::REF_MERGE,
     &control::IS_VARIABLE_INITIALIZED,
     &control::VAR_IS_INITIALIZED,
+    // Images.
+    &conv::CONV,
+    &conv::CONV_BACKPROP_INPUT,
+    &conv::CONV_BACKPROP_FILTER,
+    &conv::DEPTHWISE,
+    &conv::DEPTHWISE_BACKPROP_INPUT,
+    &conv::DEPTHWISE_BACKPROP_FILTER,
     // Shapes.
     &shape_facts::ShapeOp,
     &shape_facts::Size,
