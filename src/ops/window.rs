@@ -261,10 +261,10 @@ mod tests {
         assert!(window(1, 1, Padding::Valid).places(0, usize::MAX, 3).is_err());
         assert!(window(1, usize::MAX, Padding::Same).places(0, 4, 3).is_err());
         assert!(window(1, 1, Padding::Same).places(0, 4, 0).is_err());
-        let attrs = || Attrs::new().with("strides", vec![1, 1, 1, 1]).with("padding", "SAME");
+        let attrs = || Attrs::new().with("strides", vec![1i64, 1, 1, 1]).with("padding", "SAME");
         assert!(Window::of(&attrs()).is_ok());
         for (name, values, said) in [
-            ("strides", vec![1, 0, 1, 1], "numbers of 1 to"),
+            ("strides", vec![1i64, 0, 1, 1], "numbers of 1 to"),
             ("strides", vec![2, 1, 1, 1], "along the batch"),
             ("strides", vec![1, 1, 1], "must have 4 numbers"),
             ("dilations", vec![1, 1, 1, 2], "along the channels"),
@@ -273,7 +273,7 @@ mod tests {
             let error = Window::of(&attrs().with(name, values)).unwrap_err();
             assert!(error.contains(said), "{error}");
         }
-        for (values, said) in [(vec![0; 6], "8 numbers"), (vec![0, 0, -1, 0, 0, 0, 0, 0], "numbers of 0 to")] {
+        for (values, said) in [(vec![0i64; 6], "8 numbers"), (vec![0, 0, -1, 0, 0, 0, 0, 0], "numbers of 0 to")] {
             let attrs = attrs().with("padding", "EXPLICIT").with("explicit_paddings", values);
             let error = Window::of(&attrs).unwrap_err();
             assert!(error.contains(said), "{error}");
