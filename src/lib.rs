@@ -46,6 +46,8 @@ pub mod plan;
 
 pub mod run;
 
+pub mod interop;
+
 pub mod report;
 
 pub use base::{Error, Result};
