@@ -27,6 +27,8 @@ mod examples;
 mod fixtures;
 #[path = "suite/gpus.rs"]
 mod gpus;
+#[path = "suite/graphdef.rs"]
+mod graphdef;
 #[path = "suite/house.rs"]
 mod house;
 #[path = "suite/kernels.rs"]

@@ -4,8 +4,10 @@
 //! never while a user's closure runs. Threads may build in one graph at the same time: names stay unique and scopes are
 //! each thread's own, but the order of nodes, and so the suffixes of names, is then no longer the same in every run.
 
+use super::attrs::Attrs;
 use super::builder::NodeBuilder;
 use super::collections::Collections;
+use super::imported::Origin;
 use super::names::{self, Kind, NameTable};
 use super::node::{DeviceRequest, DeviceRule, Node, NodeId, TensorId};
 use super::op::{Fact, InferContext, OpRef};
@@ -40,6 +42,7 @@ pub(super) struct Inner {
     pub seed: Option<i64>,
     /// How many ops took their second seed from the graph.
     pub derived_seeds: i64,
+    pub origin: Option<Origin>,
 }
 
 impl Default for Graph {
@@ -65,6 +68,7 @@ impl Graph {
                 finalized: None,
                 seed: None,
                 derived_seeds: 0,
+                origin: None,
             }),
         }
     }
@@ -260,50 +264,17 @@ impl Graph {
         };
 
         let mut inner = self.lock();
-        let producers: SmallVec<[Arc<Node>; 4]> =
-            new.inputs.iter().map(|i| inner.nodes[i.node.index()].clone()).collect();
-        let facts: SmallVec<[_; 4]> =
-            new.inputs.iter().zip(&producers).map(|(i, n)| n.outputs[i.output as usize].clone()).collect();
-        let values: SmallVec<[Option<Arc<Array>>; 4]> =
-            producers.iter().map(|n| n.op.constant(&n.attrs).cloned()).collect();
-        if facts.iter().any(|f| f.shape.is_poisoned()) {
-            return NodeId::POISON;
-        }
-        let context = InferContext { attrs: &new.attrs, inputs: &facts, values: &values };
-        let (unknown_type, inferred) = match &new.unknown {
-            Some((op_type, outputs)) => (Some(op_type.clone()), Ok(outputs.clone())),
-            None => (None, new.op.infer(&context).and_then(|outputs| held(new.op, &facts, outputs))),
-        };
-        let outputs = match inferred {
+        let parts =
+            NodeParts { name: &full, op: new.op, attrs: &new.attrs, inputs: &new.inputs, unknown: &new.unknown };
+        let outputs = match outputs_of(&inner, parts) {
             Ok(outputs) => outputs,
-            Err(message) => {
-                let inputs: Vec<String> = (new.inputs.iter().zip(&producers).zip(&facts))
-                    .map(|((i, n), f)| format!("'{}' {} {}", n.output_name(i.output), f.dtype, f.shape))
-                    .collect();
-                let inputs = if inputs.is_empty() { String::new() } else { format!("; inputs: {}", inputs.join(", ")) };
-                let message = format!("cannot build '{full}' ({}): {message}{inputs}", new.op_type());
+            Err(None) => return NodeId::POISON,
+            Err(Some(message)) => {
                 inner.diagnostics.push(Diagnostic::at(Code::InvalidArgument, message, source));
                 return NodeId::POISON;
             }
         };
-        if outputs.iter().any(|f| f.shape.is_poisoned()) {
-            return NodeId::POISON;
-        }
-        if let Some(written) = new
-            .op
-            .written_inputs(&new.attrs, new.inputs.len())
-            .into_iter()
-            .find(|&i| producers.get(i).is_none_or(|p| !p.op.traits().variable))
-        {
-            let got = producers.get(written).map(|p| format!("'{}' ({})", p.name, p.op_type()));
-            let message = format!(
-                "cannot build '{full}' ({}): input {written} is written, so it must be a variable, got {}",
-                new.op_type(),
-                got.unwrap_or_else(|| format!("{} inputs", producers.len()))
-            );
-            inner.diagnostics.push(Diagnostic::at(Code::InvalidArgument, message, source));
-            return NodeId::POISON;
-        }
+        let unknown_type = new.unknown.map(|(op_type, _)| op_type);
         let name: Arc<str> = match new.name.strip_suffix('/') {
             // The name of a scope that is open: taken as it is.
             Some(exact) if !inner.nodes.contains_key(exact) => {
@@ -332,6 +303,55 @@ impl Graph {
         inner.nodes.insert(name, Arc::new(node));
         id
     }
+}
+
+/// What the outputs of a new node go by.
+pub(super) struct NodeParts<'a> {
+    pub name: &'a str,
+    pub op: OpRef,
+    pub attrs: &'a Attrs,
+    pub inputs: &'a [TensorId],
+    /// The op type, and what is known of the outputs, where turret does not have the op.
+    pub unknown: &'a Option<(Arc<str>, Vec<Fact>)>,
+}
+
+/// What is known of a new node's outputs, or what is wrong with it; `None` where that is reported already.
+pub(super) fn outputs_of(inner: &Inner, new: NodeParts<'_>) -> std::result::Result<Vec<Fact>, Option<String>> {
+    let producers: SmallVec<[Arc<Node>; 4]> = new.inputs.iter().map(|i| inner.nodes[i.node.index()].clone()).collect();
+    let facts: SmallVec<[_; 4]> =
+        new.inputs.iter().zip(&producers).map(|(i, n)| n.outputs[i.output as usize].clone()).collect();
+    let values: SmallVec<[Option<Arc<Array>>; 4]> =
+        producers.iter().map(|n| n.op.constant(&n.attrs).cloned()).collect();
+    if facts.iter().any(|f| f.shape.is_poisoned()) {
+        return Err(None);
+    }
+    let context = InferContext { attrs: new.attrs, inputs: &facts, values: &values };
+    let op_type = new.unknown.as_ref().map_or(new.op.name(), |(op_type, _)| op_type);
+    let inferred = match new.unknown {
+        Some((_, outputs)) => Ok(outputs.clone()),
+        None => new.op.infer(&context).and_then(|outputs| held(new.op, &facts, outputs)),
+    };
+    let outputs = inferred.map_err(|message| {
+        let inputs: Vec<String> = (new.inputs.iter().zip(&producers).zip(&facts))
+            .map(|((i, n), f)| format!("'{}' {} {}", n.output_name(i.output), f.dtype, f.shape))
+            .collect();
+        let inputs = if inputs.is_empty() { String::new() } else { format!("; inputs: {}", inputs.join(", ")) };
+        format!("cannot build '{}' ({op_type}): {message}{inputs}", new.name)
+    })?;
+    if outputs.iter().any(|f| f.shape.is_poisoned()) {
+        return Err(None);
+    }
+    let written = new.op.written_inputs(new.attrs, new.inputs.len());
+    let no_variable = |i: &usize| producers.get(*i).is_none_or(|p| !p.op.traits().variable);
+    if let Some(written) = written.into_iter().find(no_variable) {
+        let got = producers.get(written).map(|p| format!("'{}' ({})", p.name, p.op_type()));
+        return Err(Some(format!(
+            "cannot build '{}' ({op_type}): input {written} is written, so it must be a variable, got {}",
+            new.name,
+            got.unwrap_or_else(|| format!("{} inputs", producers.len()))
+        )));
+    }
+    Ok(outputs)
 }
 
 /// An error if turret holds no values of the type of an input or output, so that kernels never meet one.

@@ -11,6 +11,7 @@ mod eval;
 mod generator;
 #[allow(clippy::module_inception)]
 mod graph;
+mod imported;
 mod init;
 mod names;
 mod node;
@@ -30,6 +31,7 @@ pub use collections::{CollectionItem, keys};
 pub use eval::evaluate;
 pub use generator::{Generator, Seeds};
 pub use graph::{Graph, NewNode};
+pub(crate) use imported::Imported;
 pub use init::{Distribution, FanMode, Init, Regularizer};
 pub use node::{DeviceRequest, DeviceRule, Guards, Node, NodeId, TensorId};
 pub use op::{

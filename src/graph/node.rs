@@ -50,6 +50,8 @@ pub enum DeviceRule {
     Unset,
     /// The device scopes around it.
     Scope,
+    /// The file that it was read from.
+    File,
     /// A device function around it.
     Function,
     /// A variable placement rule, by name.
@@ -67,6 +69,7 @@ impl fmt::Display for DeviceRule {
         match self {
             DeviceRule::Unset => f.write_str("no device asked"),
             DeviceRule::Scope => f.write_str("device scope"),
+            DeviceRule::File => f.write_str("the file's device"),
             DeviceRule::Function => f.write_str("device function"),
             DeviceRule::Variable(rule) => write!(f, "variable rule: {rule}"),
             DeviceRule::Averaging(rule) => write!(f, "averaging rule: {rule}"),

@@ -1,11 +1,22 @@
 //! TensorFlow's `GraphDef`, in and out, as protocol buffer and as text.
 
+mod apply;
 mod attr;
 mod dtype;
+mod expand;
+mod export;
+mod file;
+mod import;
+mod order;
+mod origin;
 mod proto;
 mod signatures;
 mod tensor;
 mod text;
+mod variables;
 
+pub use export::{export_graph, export_placed};
+pub use file::{GraphFile, read_graph, write_graph};
+pub use import::import_graph;
 pub use proto::{AttrValue, Dim, GraphDef, ListValue, NodeDef, TensorProto, TensorShapeProto, VersionDef, attr_value};
 pub use signatures::{Arg, AttrDecl, AttrKind, Kind, Signature, Tensors, TypeOf, signature};
