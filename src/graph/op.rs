@@ -320,8 +320,9 @@ pub trait Op: Send + Sync {
         None
     }
 
-    /// The value, for ops that only look at the shapes of their inputs (`Shape`, `Size`, `Rank`), where those are known.
-    fn value_of_shapes(&self, _c: &InferContext<'_>) -> Option<Array> {
+    /// The outputs' values, for ops that only look at the shapes of their inputs (`Shape`, `Size`, `Rank`), where those are
+    /// known.
+    fn values_of_shapes(&self, _c: &InferContext<'_>) -> Option<Vec<Array>> {
         None
     }
 

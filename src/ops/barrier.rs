@@ -1,4 +1,4 @@
-//! Ops that pass their input on: `StopGradient`, and `Print`, which shows tensors as a step runs.
+//! Ops that pass their input on: `StopGradient`, `PreventGradient`, and `Print`, which shows tensors as a step runs.
 
 use super::like_input;
 use super::no_kernel;
@@ -37,6 +37,41 @@ impl Op for StopGradient {
     fn cases(&self) -> Vec<Case> {
         let x = Array::scalar(2.5f32);
         vec![Case { attrs: Attrs::new(), inputs: vec![x.clone()], outputs: vec![x], gradient: false }]
+    }
+}
+
+/// TensorFlow's `PreventGradient`: the bytes of its input; to ask for a gradient through it is an error, which attribute
+/// `message` explains.
+pub struct PreventGradient;
+
+impl Op for PreventGradient {
+    fn name(&self) -> &'static str {
+        "PreventGradient"
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { forwards: Some(0), ..Traits::default() }
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        like_input(c)
+    }
+
+    fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+        let node = c.node.node()?;
+        let why = node.attrs.str("message").unwrap_or_default();
+        let message = format!("no gradient goes through '{}' (PreventGradient): {why}", node.name);
+        Some(vec![Some(c.node.graph().report_invalid(message).into())])
+    }
+
+    fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        no_kernel()
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let x = Array::scalar(2.5f32);
+        let attrs = Attrs::new().with("message", "it is not written");
+        vec![Case { attrs, inputs: vec![x.clone()], outputs: vec![x], gradient: false }]
     }
 }
 

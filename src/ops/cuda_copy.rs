@@ -3,7 +3,7 @@
 //! A box is copied element by element in the target's order, or in tiles where another axis is dense in the source;
 //! runs that make up a whole are copied in one launch for about a hundred of them. Absent: overlapping views.
 
-use super::copy::{Axis, Move};
+use super::copy::{Axis, Copy, Move};
 use super::cuda_index::{Counter, Walk, choose};
 use crate::base::DType;
 use crate::device::cuda::{BLOCK, CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch};
@@ -58,10 +58,7 @@ fn launch(dtype: DType, m: &Move) -> Option<CudaLaunch> {
         let (from, to) = (CudaBuffer::Input(m.input, from), CudaBuffer::Output(m.output, to));
         return Some(CudaLaunch::Copy { from, to, bytes: len * dtype.size() });
     }
-    let reach = |step: fn(&Axis) -> isize| {
-        copy.axes.iter().map(|a| (a.size - 1).saturating_mul(step(a).unsigned_abs())).fold(0, usize::saturating_add)
-    };
-    let counter = Counter::for_sizes(&[len, reach(|a| a.from), reach(|a| a.to)]);
+    let counter = Counter::for_sizes(&[len, reach(copy, |a| a.from), reach(copy, |a| a.to)]);
     let steps = |axes: &[Axis]| axes.iter().map(|a| (a.size, vec![a.from, a.to])).collect::<Vec<_>>();
     if let (true, [outer @ .., rows, last]) = (copy.tiled, &copy.axes[..])
         && rows.size.min(last.size) >= SHORT
@@ -76,9 +73,34 @@ fn launch(dtype: DType, m: &Move) -> Option<CudaLaunch> {
         return Some(CudaLaunch::Code { code, blocks: blocks as u32, threads: BLOCK, shared_bytes: 0, args });
     }
     let walk = Walk::new("walk", counter, 2, steps(&copy.axes));
-    let code = counter.code(&walk.put(include_str!("cuda/copy.cu"))).with_type("T", moved(dtype));
+    let text = include_str!("cuda/copy.cu").replace("$value", "values[i]");
+    let code = counter.code(&walk.put(&text)).with_type("T", moved(dtype));
     let args = [from, to, counter.size(len)].into_iter().chain(walk.args());
     Some(CudaLaunch::elements(code, len.div_ceil(AT_ONCE), args))
+}
+
+/// The launch that adds the elements of a copy to what is there instead; no two of them go to one place.
+pub(super) fn adding(dtype: DType, m: &Move) -> Option<CudaLaunch> {
+    let copy = &m.copy;
+    let len: usize = copy.axes.iter().map(|a| a.size).product();
+    if len == 0 {
+        return None;
+    }
+    let bytes = |elements: isize| elements as usize * dtype.size();
+    let from = CudaArg::Buffer(CudaBuffer::Input(m.input, bytes(copy.from)));
+    let to = CudaArg::Buffer(CudaBuffer::Output(m.output, bytes(copy.to)));
+    let counter = Counter::for_sizes(&[len, reach(copy, |a| a.from), reach(copy, |a| a.to)]);
+    let axes = copy.axes.iter().map(|a| (a.size, vec![a.from, a.to])).collect();
+    let walk = Walk::new("walk", counter, 2, axes);
+    let text = include_str!("cuda/copy.cu").replace("$value", "turret_plus(y[places[i]], values[i])");
+    let code = counter.code(&walk.put(&text)).with_type("T", dtype);
+    let args = [from, to, counter.size(len)].into_iter().chain(walk.args());
+    Some(CudaLaunch::elements(code, len.div_ceil(AT_ONCE), args))
+}
+
+/// How far the steps of a copy lead from its start.
+fn reach(copy: &Copy, step: fn(&Axis) -> isize) -> usize {
+    copy.axes.iter().map(|a| (a.size - 1).saturating_mul(step(a).unsigned_abs())).fold(0, usize::saturating_add)
 }
 
 /// One buffer that holds a run of each row of the whole.

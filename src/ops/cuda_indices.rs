@@ -124,6 +124,31 @@ impl Indices {
         width: usize,
         failure: FailureText,
     ) -> CudaKernel {
+        self.gather_with(None, 0, (dtype, outer, width), params, failure)
+    }
+
+    /// As [`Indices::gather`] along the first axis, of indices that a launch puts into the scratch memory, of which it
+    /// takes this many bytes.
+    pub fn gather_after(
+        &self,
+        before: CudaLaunch,
+        scratch: usize,
+        dtype: DType,
+        params: CudaArg,
+        width: usize,
+        failure: FailureText,
+    ) -> CudaKernel {
+        self.gather_with(Some(before), scratch, (dtype, 1, width), params, failure)
+    }
+
+    fn gather_with(
+        &self,
+        before: Option<CudaLaunch>,
+        firsts: usize,
+        (dtype, outer, width): (DType, usize, usize),
+        params: CudaArg,
+        failure: FailureText,
+    ) -> CudaKernel {
         let len = outer * self.count * width;
         let checkers = self.count.div_ceil(CHECKED);
         let workers = len.div_ceil(4 * THREADS as usize).min(1 << 16);
@@ -135,13 +160,14 @@ impl Indices {
         let buffers = [params, CudaArg::Buffer(self.buffer), CudaArg::output(0)];
         let sizes = [counter.size(len), counter.size(self.bound)];
         let args = buffers.into_iter().chain(sizes).chain(counter.divisor(self.count)).chain(counter.divisor(width));
-        let last = [CudaArg::U32(workers as u32), CudaArg::Buffer(CudaBuffer::Scratch(0)), CudaArg::Failure];
+        let last = [CudaArg::U32(workers as u32), CudaArg::Buffer(CudaBuffer::Scratch(firsts)), CudaArg::Failure];
         let args = args.chain(last).collect();
         let blocks = (workers + checkers) as u32;
-        let mut launches = vec![CudaLaunch::Code { code, blocks, threads: THREADS, shared_bytes: 0, args }];
+        let mut launches: Vec<CudaLaunch> = before.into_iter().collect();
+        launches.push(CudaLaunch::Code { code, blocks, threads: THREADS, shared_bytes: 0, args });
         if checkers > 1 {
-            launches.push(self.report(0, checkers));
+            launches.push(self.report(firsts, checkers));
         }
-        CudaKernel { scratch_bytes: 8 * checkers, failure: Some(failure), ..CudaKernel::new(launches) }
+        CudaKernel { scratch_bytes: firsts + 8 * checkers, failure: Some(failure), ..CudaKernel::new(launches) }
     }
 }

@@ -1,4 +1,4 @@
-//! `GatherV2`: picks slices by number; its gradient along axis 0 is rows, not a dense tensor.
+//! `GatherV2` and `Gather`: slices by number; the gradient along axis 0 is rows, not a dense tensor.
 
 use super::cuda_indices::Indices;
 use super::number::Number;
@@ -17,12 +17,32 @@ use crate::graph::{
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// TensorFlow's `GatherV2`: inputs params, indices (any shape), axis. Attribute `batch_dims` must be 0.
-pub struct GatherV2;
+/// TensorFlow's `GatherV2` and `Gather`: slices along an axis.
+pub struct GatherOp {
+    name: &'static str,
+    /// Whether the axis is input 2; else it is the first.
+    with_axis: bool,
+}
 
-impl Op for GatherV2 {
+/// TensorFlow's `GatherV2`: inputs params, indices (any shape), axis. Attribute `batch_dims` must be 0.
+pub static GATHER_V2: GatherOp = GatherOp { name: "GatherV2", with_axis: true };
+/// TensorFlow's `Gather`, its older form: inputs params and indices of rows.
+pub static GATHER: GatherOp = GatherOp { name: "Gather", with_axis: false };
+
+impl GatherOp {
+    /// The sizes before the axis, along it, and after it.
+    fn around(&self, c: &KernelContext<'_>) -> Result<(usize, usize, usize), String> {
+        let axis = match self.with_axis {
+            true => c.ints(2).and_then(|a| a.first().copied()).ok_or("the axis is not known")?,
+            false => 0,
+        };
+        Ok(around(&c.inputs[0].dims, axis_of(axis, c.inputs[0].dims.len(), "axis")?))
+    }
+}
+
+impl Op for GatherOp {
     fn name(&self) -> &'static str {
-        "GatherV2"
+        self.name
     }
 
     fn traits(&self) -> Traits {
@@ -30,14 +50,14 @@ impl Op for GatherV2 {
     }
 
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
-        c.want_inputs(3)?;
+        c.want_inputs(2 + usize::from(self.with_axis))?;
         if let Some(n) = c.attrs.int("batch_dims").filter(|n| *n != 0) {
             return Err(format!("attribute 'batch_dims' must be 0, got {n}"));
         }
         if !c.dtype(1).is_integer() {
             return Err(format!("indices must be int32 or int64, got {}", c.dtype(1)));
         }
-        let axis = int_scalar(c, 2, "the axis")?;
+        let axis = if self.with_axis { int_scalar(c, 2, "the axis")? } else { Some(0) };
         let shape = match (c.shape(0).dims(), c.shape(1).dims()) {
             (Some([]), _) => return Err("a scalar has nothing to gather; want rank 1 or more".into()),
             (Some(params), Some(indices)) => match axis {
@@ -53,9 +73,12 @@ impl Op for GatherV2 {
     }
 
     fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
-        let &[params, indices, axis] = &c.inputs[..] else { return None };
+        let (&params, &indices) = (c.inputs.first()?, c.inputs.get(1)?);
         let graph = c.node.graph();
-        let value = axis.op().node().and_then(|n| n.op.constant(&n.attrs)?.to_i64()?.first().copied());
+        let value = match c.inputs.get(2) {
+            Some(axis) => axis.op().node().and_then(|n| n.op.constant(&n.attrs)?.to_i64()?.first().copied()),
+            None => Some(0),
+        };
         let zero = value == Some(0) || (params.rank() == Some(1) && value == Some(-1));
         let size = build("Size", "", &[indices]);
         let count = scoped(graph, "ExpandDims", |name| {
@@ -68,7 +91,9 @@ impl Op for GatherV2 {
             let whole = graph.concat([count, shape.index([(1..).into()])], 0);
             let values = build("Reshape", "", &[c.grad(), whole]);
             let slices = IndexedSlices { values, indices: rows, of: params };
-            return Some(vec![Some(slices.into()), None, None]);
+            let mut gradients = vec![Some(slices.into())];
+            gradients.resize(c.inputs.len(), None);
+            return Some(gradients);
         }
         // Along another axis: that axis goes to the front, rows are summed, and it goes back.
         let rank = params.rank()?;
@@ -86,21 +111,17 @@ impl Op for GatherV2 {
     }
 
     fn planned_inputs(&self, _num_inputs: usize) -> SmallVec<[usize; 2]> {
-        smallvec![2]
+        if self.with_axis { smallvec![2] } else { SmallVec::new() }
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        let axis = c.ints(2).and_then(|a| a.first().copied()).ok_or("the axis is not known")?;
-        let axis = axis_of(axis, c.inputs[0].dims.len(), "axis")?;
-        let (_, bound, width) = around(&c.inputs[0].dims, axis);
+        let (_, bound, width) = self.around(c)?;
         let count = c.inputs[1].len();
         Ok(by_dtype!(c.inputs[0].dtype, T => gather::<T>(bound, count, width)))
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        let axis = c.ints(2).and_then(|a| a.first().copied()).ok_or("the axis is not known")?;
-        let axis = axis_of(axis, c.inputs[0].dims.len(), "axis")?;
-        let (outer, bound, width) = around(&c.inputs[0].dims, axis);
+        let (outer, bound, width) = self.around(c)?;
         let indices = indices_of(c, bound, false);
         let failure = Arc::new(move |entry, index| bad_index(entry, index, bound));
         Ok(indices.gather(c.inputs[0].dtype, CudaArg::input(0), outer, width, failure))
@@ -113,12 +134,14 @@ impl Op for GatherV2 {
     fn cases(&self) -> Vec<Case> {
         let case = |axis: i32, indices: &[i64], outputs: Array| -> Option<Case> {
             let x = Array::new(&[2, 3], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]).ok()?;
-            let inputs = vec![x, int_array(indices), Array::scalar(axis)];
-            Some(Case { attrs: Attrs::new(), inputs, outputs: vec![outputs], gradient: axis != 0 })
+            let mut inputs = vec![x, int_array(indices)];
+            inputs.extend(self.with_axis.then(|| Array::scalar(axis)));
+            Some(Case { attrs: Attrs::new(), inputs, outputs: vec![outputs], gradient: axis != 0 || !self.with_axis })
         };
         let rows = Array::new(&[3, 3], &[4.0f32, 5.0, 6.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
         let columns = Array::new(&[2, 2], &[3.0f32, 3.0, 6.0, 6.0]);
-        [rows.ok().and_then(|y| case(0, &[1, 0, 1], y)), columns.ok().and_then(|y| case(1, &[2, 2], y))]
+        let columns = columns.ok().filter(|_| self.with_axis);
+        [rows.ok().and_then(|y| case(0, &[1, 0, 1], y)), columns.and_then(|y| case(1, &[2, 2], y))]
             .into_iter()
             .flatten()
             .collect()
@@ -179,7 +202,7 @@ fn gather_named<'g>(name: &'static str, params: Tensor<'g>, indices: Tensor<'g>,
     let graph = params.graph();
     scoped(graph, name, |name| {
         let axis = graph.constant_named("axis", axis);
-        let node = graph.node_of(&GatherV2).name(name).inputs([params, indices, axis]);
+        let node = graph.node_of(&GATHER_V2).name(name).inputs([params, indices, axis]);
         node.attr("batch_dims", 0i64).tensor()
     })
 }

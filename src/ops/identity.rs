@@ -1,4 +1,4 @@
-//! `Identity` and `NoOp`: nodes that only order and name things. Nothing runs for them.
+//! `Identity`, `Snapshot` and `NoOp`: nodes that only order and name things. Nothing runs for them.
 
 use super::values::{case, float};
 use super::{like_input, no_kernel};
@@ -10,6 +10,31 @@ use crate::graph::{
 
 /// TensorFlow's `Identity`: the bytes of its input under another name.
 pub struct Identity;
+
+/// TensorFlow's `Snapshot`: as [`Identity`]. It has no gradient, as in TensorFlow.
+pub struct Snapshot;
+
+impl Op for Snapshot {
+    fn name(&self) -> &'static str {
+        "Snapshot"
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { forwards: Some(0), ..Traits::default() }
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        like_input(c)
+    }
+
+    fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        no_kernel()
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        vec![case(vec![float(&[2], &[1.0, -2.0])], vec![float(&[2], &[1.0, -2.0])], false)]
+    }
+}
 
 impl Op for Identity {
     fn name(&self) -> &'static str {

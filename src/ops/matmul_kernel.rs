@@ -40,7 +40,15 @@ impl Sizes {
         [self.a.0, self.a.1, self.b.0, self.b.1]
     }
 
-    fn flops(&self) -> usize {
+    /// How many blocks there are, and how many of them are worth a thread's while.
+    fn blocks(&self) -> (usize, usize) {
+        let (rows, columns) = self.block();
+        let blocks = self.m.div_ceil(rows.max(1)) * self.n.div_ceil(columns.max(1));
+        (blocks, (BLOCK_FLOPS / 64 / (self.flops() / blocks.max(1)).max(1)).max(1))
+    }
+
+    /// Multiplications and additions.
+    pub fn flops(&self) -> usize {
         self.m.saturating_mul(self.n).saturating_mul(self.k).saturating_mul(2)
     }
 
@@ -73,62 +81,113 @@ pub(super) fn floats<T: Number>(sizes: Sizes) -> CpuKernel {
     if k == 1 {
         return outer::<T>(m, n);
     }
+    let (blocks, _) = sizes.blocks();
+    Box::new(move |l| {
+        let (x, y) = (l.input::<T>(0).as_ptr(), l.input::<T>(1).as_ptr());
+        let (x, y) = (Shared::new(x.cast_mut()), Shared::new(y.cast_mut()));
+        let o = Shared::new(l.output::<T>(0).as_mut_ptr());
+        // SAFETY: the buffers hold matrices of these sizes; blocks are disjoint parts of the output.
+        l.team().run(blocks, |i| unsafe { block(&sizes, i, x.get(), y.get(), o.get()) });
+        Ok(())
+    })
+}
+
+/// Computes block `i` of a product whose sums are of at least one summand.
+///
+/// # Safety
+/// The pointers are of matrices of these sizes, and nobody else writes the block.
+unsafe fn block<T: Number>(sizes: &Sizes, i: usize, x: *const T, y: *const T, o: *mut T) {
+    let Sizes { m, k, n, a, b } = *sizes;
     let (rows, columns) = sizes.block();
     let across = n.div_ceil(columns.max(1));
+    let (row, column) = (i / across * rows, i % across * columns);
+    let (height, width) = (rows.min(m - row), columns.min(n - column));
+    // SAFETY: the steps address elements within both sides, by the contract.
+    unsafe {
+        gemm::gemm(
+            height,
+            width,
+            k,
+            o.add(row * n + column),
+            1,
+            n as isize,
+            false,
+            x.add(row * a.0),
+            a.1 as isize,
+            a.0 as isize,
+            y.add(column * b.1),
+            b.1 as isize,
+            b.0 as isize,
+            T::ZERO,
+            T::ONE,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+/// The kernel for a batch of products of `float` types: which matrices of either side each product takes.
+pub(super) fn batched_floats<T: Number>(sizes: Sizes, takes: Vec<(usize, usize)>) -> CpuKernel {
+    let (blocks, grain) = sizes.blocks();
     Box::new(move |l| {
-        if m == 0 || n == 0 {
+        let out = l.output::<T>(0);
+        if sizes.k == 0 {
+            out.fill(T::ZERO);
             return Ok(());
         }
-        let (x, y) = (l.input::<T>(0), l.input::<T>(1));
-        let o = Shared::new(l.output::<T>(0).as_mut_ptr());
-        l.team().run(m.div_ceil(rows) * across, |i| {
-            let (row, column) = (i / across * rows, i % across * columns);
-            let (height, width) = (rows.min(m - row), columns.min(n - column));
-            // SAFETY: the steps address elements within both sides; blocks are disjoint parts of the output.
-            unsafe {
-                gemm::gemm(
-                    height,
-                    width,
-                    k,
-                    o.get().add(row * n + column),
-                    1,
-                    n as isize,
-                    false,
-                    x.as_ptr().add(row * a.0),
-                    a.1 as isize,
-                    a.0 as isize,
-                    y.as_ptr().add(column * b.1),
-                    b.1 as isize,
-                    b.0 as isize,
-                    T::ZERO,
-                    T::ONE,
-                    false,
-                    false,
-                    false,
-                    gemm::Parallelism::None,
-                );
+        let (x, y) = (l.input::<T>(0).as_ptr(), l.input::<T>(1).as_ptr());
+        let (x, y) = (Shared::new(x.cast_mut()), Shared::new(y.cast_mut()));
+        let o = Shared::new(out.as_mut_ptr());
+        l.team().chunks(takes.len() * blocks, grain, |parts| {
+            for part in parts {
+                let product = part / blocks;
+                let (from_x, from_y) = takes[product];
+                // SAFETY: as many matrices are there as `takes` names; blocks are disjoint parts of the output.
+                unsafe {
+                    let (x, y) = (x.get().add(from_x * sizes.m * sizes.k), y.get().add(from_y * sizes.k * sizes.n));
+                    block(&sizes, part % blocks, x, y, o.get().add(product * sizes.m * sizes.n));
+                }
             }
         });
         Ok(())
     })
 }
 
-/// The kernel for integers, which wrap.
-pub(super) fn integers<T: Number>(sizes: Sizes) -> CpuKernel {
-    let Sizes { m, k, n, a, b } = sizes;
+/// The kernel for a batch of products of integers.
+pub(super) fn batched_integers<T: Number>(sizes: Sizes, takes: Vec<(usize, usize)>) -> CpuKernel {
     Box::new(move |l| {
         let (x, y, o) = (l.input::<T>(0), l.input::<T>(1), l.output::<T>(0));
-        o.fill(T::ZERO);
-        for i in 0..m {
-            for p in 0..k {
-                let left = x[i * a.0 + p * a.1];
-                for j in 0..n {
-                    o[i * n + j] = o[i * n + j].plus(left.times(y[p * b.0 + j * b.1]));
-                }
-            }
+        let Sizes { m, k, n, .. } = sizes;
+        for (product, &(from_x, from_y)) in takes.iter().enumerate() {
+            let (x, y) = (&x[from_x * m * k..][..m * k], &y[from_y * k * n..][..k * n]);
+            whole(&sizes, x, y, &mut o[product * m * n..][..m * n]);
         }
         Ok(())
     })
+}
+
+/// The kernel for integers, which wrap.
+pub(super) fn integers<T: Number>(sizes: Sizes) -> CpuKernel {
+    Box::new(move |l| {
+        whole(&sizes, l.input::<T>(0), l.input::<T>(1), l.output::<T>(0));
+        Ok(())
+    })
+}
+
+/// A product by its definition.
+fn whole<T: Number>(sizes: &Sizes, x: &[T], y: &[T], o: &mut [T]) {
+    let Sizes { m, k, n, a, b } = *sizes;
+    o.fill(T::ZERO);
+    for i in 0..m {
+        for p in 0..k {
+            let left = x[i * a.0 + p * a.1];
+            for j in 0..n {
+                o[i * n + j] = o[i * n + j].plus(left.times(y[p * b.0 + j * b.1]));
+            }
+        }
+    }
 }
 
 /// `o[i, j] = x[i] * y[j]`.

@@ -13,6 +13,7 @@ mod apply_tests;
 mod arg;
 mod assert;
 mod barrier;
+mod batch_matmul;
 mod bias;
 mod binary;
 mod binary_grad;
@@ -42,10 +43,12 @@ mod cuda_rows;
 mod cuda_values;
 mod cumulative;
 mod depthwise_kernel;
+mod dynamic_stitch;
 mod elementwise;
 mod finite;
 mod functions;
 mod gather;
+mod gather_nd;
 mod helpers;
 mod identity;
 mod in_top_k;
@@ -53,10 +56,13 @@ mod initializer;
 mod l2_loss;
 mod leaky_relu;
 mod likes;
+mod lin_space;
 mod matmul;
 mod matmul_kernel;
+mod mirror_pad;
 mod number;
 mod operators;
+mod pad;
 mod philox;
 mod placeholder;
 mod qr;
@@ -81,6 +87,7 @@ mod support;
 #[cfg(test)]
 mod table_tests;
 mod tile;
+mod top_k;
 mod transpose;
 mod unary;
 mod unary_grad;
@@ -107,6 +114,7 @@ pub static TABLE: &[OpRef] = &[
     &state::VariableV2,
     &state::Assign,
     &identity::Identity,
+    &identity::Snapshot,
     &identity::NoOp,
     &transpose::Transpose,
     &transpose::InvertPermutation,
@@ -115,7 +123,10 @@ pub static TABLE: &[OpRef] = &[
     &split::Split,
     &split::SplitV,
     &slice::Slice,
-    &slice::Pad,
+    &pad::PAD,
+    &pad::PAD_V2,
+    &mirror_pad::MirrorPad,
+    &mirror_pad::MirrorPadGrad,
     &strided_slice::StridedSlice,
     &strided_slice::StridedSliceGrad,
     &stack::Pack,
@@ -124,16 +135,25 @@ pub static TABLE: &[OpRef] = &[
     &broadcast_to::ReverseV2,
     &sequence::Range,
     &sequence::OneHot,
+    &lin_space::LinSpace,
     &barrier::StopGradient,
+    &barrier::PreventGradient,
     &barrier::Print,
     &assert::Assert,
-    &gather::GatherV2,
+    &gather::GATHER_V2,
+    &gather::GATHER,
+    &gather_nd::GatherNd,
+    &gather_nd::ScatterNd,
+    &dynamic_stitch::DYNAMIC_STITCH,
+    &dynamic_stitch::PARALLEL_DYNAMIC_STITCH,
     &gather::UnsortedSegmentSum,
     &softmax::Softmax,
     &softmax::LogSoftmax,
     &softmax::SoftmaxCrossEntropyWithLogits,
     &softmax::SparseSoftmaxCrossEntropyWithLogits,
     &in_top_k::InTopKV2,
+    &top_k::TOP_K_V2,
+    &top_k::TOP_K,
     &bias::BiasAdd,
     &bias::BiasAddGrad,
     &random::RandomUniform,
@@ -164,6 +184,7 @@ pub static TABLE: &[OpRef] = &[
     &conv::DEPTHWISE_BACKPROP_FILTER,
     // Shapes.
     &shape_facts::ShapeOp,
+    &shape_facts::ShapeN,
     &shape_facts::Size,
     &shape_facts::Rank,
     &shape_ops::Reshape,
@@ -193,6 +214,9 @@ pub static TABLE: &[OpRef] = &[
     &binary::SQUARED_DIFFERENCE,
     &broadcast::BroadcastGradientArgs,
     &matmul::MatMul,
+    &batch_matmul::BATCH_MAT_MUL,
+    &batch_matmul::BATCH_MAT_MUL_V2,
+    &batch_matmul::BATCH_MAT_MUL_V3,
     &unary::NEG,
     &unary::ABS,
     &unary::SIGN,

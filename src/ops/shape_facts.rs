@@ -1,4 +1,4 @@
-//! Facts of a tensor's shape as values: `Shape`, `Size`, `Rank`.
+//! Facts of a tensor's shape as values: `Shape`, `ShapeN`, `Size`, `Rank`.
 //!
 //! Invariant: of a shape that is known when the graph is built they are constants of the same name, as TensorFlow
 //! builds them.
@@ -40,8 +40,8 @@ fn values_of(c: &KernelContext<'_>, facts: fn(&[Option<usize>]) -> Option<Dims>)
     values.ok_or_else(|| "the value does not fit int32; set out_type to int64".into())
 }
 
-fn copy_out<T: Element>(l: &Launch<'_>, values: &Array) -> Result<(), String> {
-    l.output::<T>(0).copy_from_slice(values.as_slice().map_err(|e| e.to_string())?);
+fn copy_out<T: Element>(l: &Launch<'_>, output: usize, values: &Array) -> Result<(), String> {
+    l.output::<T>(output).copy_from_slice(values.as_slice().map_err(|e| e.to_string())?);
     Ok(())
 }
 
@@ -74,16 +74,17 @@ macro_rules! shape_fact {
                 Cost::default()
             }
 
-            fn value_of_shapes(&self, c: &InferContext<'_>) -> Option<Array> {
+            fn values_of_shapes(&self, c: &InferContext<'_>) -> Option<Vec<Array>> {
                 let facts: fn(&[Option<usize>]) -> Option<Dims> = $facts;
-                values(facts(c.shape(0).dims()?)?, out_type(c.attrs).ok()?, &self.infer(c).ok()?[0].shape)
+                let shape = &self.infer(c).ok()?[0].shape;
+                Some(vec![values(facts(c.shape(0).dims()?)?, out_type(c.attrs).ok()?, shape)?])
             }
 
             fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
                 let values = values_of(c, $facts)?;
                 Ok(Box::new(move |l| match values.dtype() {
-                    DType::I64 => copy_out::<i64>(l, &values),
-                    _ => copy_out::<i32>(l, &values),
+                    DType::I64 => copy_out::<i64>(l, 0, &values),
+                    _ => copy_out::<i32>(l, 0, &values),
                 }))
             }
 
@@ -124,6 +125,75 @@ shape_fact!(
     |_| Shape::scalar(),
     Array::scalar(2i32)
 );
+
+/// TensorFlow's `ShapeN`: the sizes of each of its inputs, of type `out_type` (`int32`).
+pub struct ShapeN;
+
+/// The sizes of one of its inputs.
+fn sizes_of(dims: &[usize], attrs: &Attrs) -> Result<Array, String> {
+    let dtype = out_type(attrs)?;
+    let sizes = values(dims.into(), dtype, &Shape::known(&[dims.len()]));
+    sizes.ok_or_else(|| format!("the sizes {dims:?} do not fit {dtype}; set out_type to int64"))
+}
+
+impl Op for ShapeN {
+    fn name(&self) -> &'static str {
+        "ShapeN"
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { no_gradient: true, ..Traits::default() }
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        if c.inputs.is_empty() {
+            return Err("want at least one input, got none".into());
+        }
+        let dtype = out_type(c.attrs)?;
+        let sizes = |f: &Fact| f.shape.rank().map_or(Shape::of_rank(1), |rank| Shape::known(&[rank]));
+        Ok(c.inputs.iter().map(|f| Fact::new(dtype, sizes(f))).collect())
+    }
+
+    fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+        Some(vec![None; c.inputs.len()])
+    }
+
+    fn cost(&self, _c: &KernelContext<'_>) -> Cost {
+        Cost::default()
+    }
+
+    fn values_of_shapes(&self, c: &InferContext<'_>) -> Option<Vec<Array>> {
+        c.inputs.iter().map(|f| sizes_of(&f.shape.to_dims()?, c.attrs).ok()).collect()
+    }
+
+    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        let sizes = c.inputs.iter().map(|d| sizes_of(&d.dims, c.attrs)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Box::new(move |l| {
+            sizes.iter().enumerate().try_for_each(|(i, sizes)| match sizes.dtype() {
+                DType::I64 => copy_out::<i64>(l, i, sizes),
+                _ => copy_out::<i32>(l, i, sizes),
+            })
+        }))
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let mut launches = Vec::new();
+        for (i, desc) in c.inputs.iter().enumerate() {
+            let sizes = sizes_of(&desc.dims, c.attrs)?;
+            launches.extend(values_launches(i, sizes.dtype(), &sizes.to_i64().unwrap_or_default()));
+        }
+        Ok(CudaKernel::new(launches))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let inputs = vec![float(&[3, 2], &[0.0; 6]), float(&[], &[1.0]), float(&[0], &[])];
+        vec![case(inputs, vec![ints(&[3, 2]), ints(&[]), ints(&[0])], false)]
+    }
+}
 
 impl<'g> Tensor<'g> {
     /// The sizes as an `int32` vector: a constant `Shape` where all are known.

@@ -3,7 +3,7 @@
 use super::copy::{Copy, Move, move_kernel};
 use super::cuda_copy;
 use super::support::{build, int_array, int_vector, node, rank_of, scoped, shape_of, sizes_from, strides_of};
-use crate::base::{Array, DType, Dims, Shape};
+use crate::base::{Array, Dims, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::CudaKernel;
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor};
@@ -144,120 +144,6 @@ impl<'g> Tensor<'g> {
         scoped(g, "Slice", |name| {
             let ends = [g.constant_named("begin", int_array(begin)), g.constant_named("size", int_array(size))];
             g.node_of(&Slice).name(name).input(self).inputs(ends).tensor()
-        })
-    }
-}
-
-/// TensorFlow's `Pad`: zeros around a tensor; input 1 is `[rank, 2]`: before and after, by axis.
-pub struct Pad;
-
-/// The paddings of an input of this rank.
-fn paddings(values: &[i64], rank: usize) -> Result<Vec<(usize, usize)>, String> {
-    if values.len() != rank.saturating_mul(2) {
-        return Err(format!("want paddings [{rank}, 2], got {} numbers", values.len()));
-    }
-    let flat = sizes_from(values, "paddings")?;
-    Ok(flat.chunks_exact(2).map(|p| (p[0], p[1])).collect())
-}
-
-fn padded(c: &KernelContext<'_>) -> Result<Vec<Move>, String> {
-    let dims = &c.inputs[0].dims;
-    let pads = paddings(&c.ints(1).ok_or("the paddings are not known")?, dims.len())?;
-    let to = strides_of(&c.outputs[0].dims);
-    let start = pads.iter().zip(&to).map(|((before, _), s)| *before as isize * s).sum();
-    let copy = Copy::new(dims, 0, &strides_of(dims), start, &to);
-    Ok(vec![Move { input: 0, output: 0, copy }])
-}
-
-impl Op for Pad {
-    fn name(&self) -> &'static str {
-        "Pad"
-    }
-
-    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
-        c.want_inputs(2)?;
-        let of_pairs = Shape::partial([c.shape(0).rank(), Some(2)]);
-        if !c.dtype(1).is_integer() || !c.shape(1).is_compatible_with(&of_pairs) {
-            return Err(format!("paddings must be int32 or int64 {of_pairs}, got {} {}", c.dtype(1), c.shape(1)));
-        }
-        let rank = c.shape(0).rank().or(c.shape(1).dim(0));
-        let shape = match (rank, c.ints(1)) {
-            (Some(rank), Some(values)) => {
-                let size = |(i, (before, after)): (usize, (usize, usize))| match c.shape(0).dim(i) {
-                    None => Ok(None),
-                    Some(dim) => match dim.checked_add(before).and_then(|d| d.checked_add(after)) {
-                        Some(size) => Ok(Some(size)),
-                        None => Err(format!("the paddings {before} and {after} of axis {i} are too large")),
-                    },
-                };
-                let pads = paddings(&values, rank)?;
-                Shape::partial(pads.into_iter().enumerate().map(size).collect::<Result<Vec<_>, _>>()?)
-            }
-            (Some(rank), None) => Shape::of_rank(rank),
-            (None, _) => Shape::unknown(),
-        };
-        Ok(vec![super::support::sized(c.dtype(0), shape)?])
-    }
-
-    fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
-        let &[x, pads] = &c.inputs[..] else { return None };
-        let g = c.node.graph();
-        let rank = rank_of(x);
-        let column = scoped(g, "stack", |name| {
-            node(g, "Pack").name(name).inputs([rank, g.constant_named("1", 1i32)]).attr("axis", 0i64).tensor()
-        });
-        let before = scoped(g, "Slice", |name| {
-            let begin = g.constant_named("begin", int_array(&[0, 0]));
-            node(g, "Slice").name(name).inputs([pads, begin, column]).tensor()
-        });
-        let begin = scoped(g, "Reshape", |name| {
-            let flat = g.constant_named("shape", int_array(&[-1]));
-            node(g, "Reshape").name(name).inputs([before, flat]).tensor()
-        });
-        let sizes = shape_of(x, if pads.dtype() == DType::I64 { DType::I64 } else { DType::I32 });
-        Some(vec![Some(build("Slice", "", &[c.grad(), begin, sizes]).into()), None])
-    }
-
-    fn planned_inputs(&self, _num_inputs: usize) -> SmallVec<[usize; 2]> {
-        smallvec![1]
-    }
-
-    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        Ok(super::copy::zero_and_move_kernel(c.inputs[0].dtype, padded(c)?))
-    }
-
-    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        Ok(cuda_copy::zero_and_moves(c.inputs[0].dtype, c.outputs[0].bytes(), &padded(c)?))
-    }
-
-    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
-        true
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let build = || -> Option<Case> {
-            let x = Array::new(&[1, 2], &[1.0f32, 2.0]).ok()?;
-            let pads = Array::new(&[2, 2], &[1i32, 0, 0, 1]).ok()?;
-            let y = Array::new(&[2, 3], &[0.0f32, 0.0, 0.0, 1.0, 2.0, 0.0]).ok()?;
-            Some(Case { attrs: Attrs::new(), inputs: vec![x, pads], outputs: vec![y], gradient: true })
-        };
-        build().into_iter().collect()
-    }
-}
-
-impl<'g> Tensor<'g> {
-    /// Zeros around this: `(before, after)` by axis. Named `Pad`.
-    #[track_caller]
-    pub fn pad(self, paddings: &[(usize, usize)]) -> Tensor<'g> {
-        let g = self.graph();
-        let both = paddings.iter().flat_map(|&(before, after)| [before, after]);
-        let wide: Vec<i64> = both.map(|n| i64::try_from(n).unwrap_or(i64::MAX)).collect();
-        let narrow: Option<Vec<i32>> = wide.iter().map(|&n| i32::try_from(n).ok()).collect();
-        let dims = [paddings.len(), 2];
-        let pads = narrow.map_or_else(|| Array::new(&dims, &wide), |narrow| Array::new(&dims, &narrow));
-        scoped(g, "Pad", |name| match pads {
-            Ok(pads) => g.node_of(&Pad).name(name).inputs([self, g.constant_named("paddings", pads)]).tensor(),
-            Err(_) => g.poison_tensor(),
         })
     }
 }

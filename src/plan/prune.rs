@@ -266,7 +266,7 @@ fn node_info(
     }
     let context = InferContext { attrs: &node.attrs, inputs: &facts, values: &values };
     let outputs = node.op.infer(&context)?;
-    let of_shapes = node.op.value_of_shapes(&context);
+    let of_shapes = node.op.values_of_shapes(&context);
     let mut descs: SmallVec<[TensorDesc; 1]> = SmallVec::new();
     for (i, (found, built)) in outputs.iter().zip(&node.outputs).enumerate() {
         // What was known when it was built holds too, such as a placeholder's shape that the feed was checked against.
@@ -291,8 +291,8 @@ fn node_info(
     let small = descs.iter().map(TensorDesc::len).sum::<usize>() <= FOLDED_ELEMENTS;
     if let Some(value) = node.op.constant(&node.attrs) {
         known[0] = Some(value.clone());
-    } else if let Some(value) = of_shapes {
-        known[0] = Some(Arc::new(value));
+    } else if let Some(values) = of_shapes {
+        known.iter_mut().zip(values).for_each(|(slot, value)| *slot = Some(Arc::new(value)));
     } else if !traits.stateful && !descs.is_empty() && small && values.iter().all(Option::is_some) {
         let inputs: Vec<Arc<Array>> = values.into_iter().flatten().collect();
         match graph::evaluate(node.op, &node.attrs, &inputs, team) {

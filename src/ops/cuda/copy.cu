@@ -1,4 +1,5 @@
-// Copies a box of elements `T` between two strided views, in the target's order. `walk` and its parameters are put in.
+// Copies a box of elements `T` between two strided views, in the target's order; `value` is what an element of the
+// target becomes. `walk` and its parameters are put in.
 extern "C" __global__ void ENTRY(const T* __restrict__ x, T* __restrict__ y, I len$walk_parameters) {
     for (I first = (I)TURRET_FIRST; first < len; first += 4 * (I)TURRET_STRIDE) {
         T values[4];
@@ -15,6 +16,6 @@ extern "C" __global__ void ENTRY(const T* __restrict__ x, T* __restrict__ y, I l
         }
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (first + i * (I)TURRET_STRIDE < len) y[places[i]] = values[i];
+            if (first + i * (I)TURRET_STRIDE < len) y[places[i]] = $value;
     }
 }

@@ -7,6 +7,7 @@ mod checks;
 mod command;
 mod compare;
 mod faults;
+mod functions;
 mod moves;
 mod nccl;
 mod ops;
@@ -76,6 +77,7 @@ fn every_op_of_the_table_agrees_with_the_host() {
 #[test]
 fn kernels_agree_with_the_host_at_every_size() {
     run_tests(&["cuda::sizes::child", "cuda::moves::child", "cuda::variables::child"], 1, 1, &[]);
+    run_tests(&["cuda::functions::child"], 1, 1, &[]);
 }
 
 #[test]

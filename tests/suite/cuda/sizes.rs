@@ -9,7 +9,7 @@ use turret::base::{Array, Bool8, DType, Element, bf16, f16};
 use turret::graph::Attrs;
 
 /// Every pair of special numbers meets in two such vectors.
-fn specials(dtype: DType, first: bool) -> Array {
+pub(super) fn specials(dtype: DType, first: bool) -> Array {
     fn pairs<T: Element>(values: &[T], first: bool) -> Array {
         let n = values.len();
         let all: Vec<T> = (0..n * n).map(|i| values[if first { i / n } else { i % n }]).collect();
@@ -69,7 +69,7 @@ fn specials(dtype: DType, first: bool) -> Array {
 }
 
 /// Numbers with some of them replaced by 3.
-fn without(array: &Array, unwanted: impl Fn(f64) -> bool) -> Array {
+pub(super) fn without(array: &Array, unwanted: impl Fn(f64) -> bool) -> Array {
     let values: Vec<f64> = array.to_f64().into_iter().map(|v| if unwanted(v) { 3.0 } else { v }).collect();
     Array::from_f64(array.dtype(), array.dims(), &values).expect("sizes fit")
 }
