@@ -40,7 +40,10 @@ pub(super) struct GlobalOptions {
     /// Whether sums over CUDA GPUs are NCCL calls, where NCCL is there
     #[arg(long, global = true, value_enum, value_name = "SWITCH", default_value = "on")]
     nccl: Switch,
-    /// Lets products on CUDA GPUs use TensorFloat-32
+    /// Whether convolutions on CUDA GPUs are cuDNN's, where cuDNN is there
+    #[arg(long, global = true, value_enum, value_name = "SWITCH", default_value = "on")]
+    cudnn: Switch,
+    /// Lets products and convolutions on CUDA GPUs use TensorFloat-32
     #[arg(long, global = true)]
     tf32: bool,
 }
@@ -68,6 +71,7 @@ impl GlobalOptions {
             tf32: self.tf32,
             fusion: self.cuda_fusion == Switch::On,
             nccl: self.nccl == Switch::On,
+            cudnn: self.cudnn == Switch::On,
         };
         Ok(if self.soft_placement { options.soft() } else { options })
     }

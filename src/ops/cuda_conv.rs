@@ -1,12 +1,15 @@
 //! Launches of convolutions and their gradients on CUDA, by kernels of our own: products whose patches are gathered while
-//! they are multiplied, and loops over the window where filters are of single channels.
-//!
-//! Absent: cuDNN, which would take the same [`Conv`].
+//! they are multiplied, and loops over the window where filters are of single channels. Where cuDNN is there, it takes
+//! those whose padding is the same on both sides; filters are brought in its layout and back.
 
 use super::conv_geometry::{Conv, Of};
+use super::copy::{Copy, Move};
+use super::cuda_copy;
 use super::window::DataFormat;
 use crate::base::DType;
-use crate::device::cuda::{BLOCK, CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch};
+use crate::device::cuda::{
+    BLOCK, ConvGeometry, ConvResult, Convolution, CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch,
+};
 
 /// Rows and columns of a tile, as the texts have it.
 const TILE: usize = 64;
@@ -34,14 +37,81 @@ pub(super) fn kernel(conv: &Conv, of: Of, dtype: DType) -> Result<CudaKernel, St
         return Ok(CudaKernel::default());
     }
     let alone = conv.depth() == 1 && conv.groups > 1;
-    Ok(match (of, alone) {
+    let own: Result<CudaKernel, String> = Ok(match (of, alone) {
         (Of::Filter, _) => filter(conv, dtype, alone, results, sizes),
         (_, true) => {
             let code = code(conv, dtype, include_str!("cuda/depthwise.cu")).with_constant("BACKWARD", backward(of));
             CudaKernel::new([CudaLaunch::elements(code, results, buffers(of).into_iter().chain(sizes))])
         }
         (_, false) => product(conv, of, dtype, sizes)?,
-    })
+    });
+    own.map(|own| if alone { own } else { by_library(conv, of, dtype, own) })
+}
+
+/// The same by cuDNN, where a GPU has it.
+fn by_library(conv: &Conv, of: Of, dtype: DType, own: CudaKernel) -> CudaKernel {
+    let places = |axis: usize| {
+        let window = (conv.taps[axis] - 1) * conv.dilations[axis] + 1;
+        let room = (conv.image[axis] + 2 * conv.before[axis]).checked_sub(window)?;
+        Some(room / conv.strides[axis] + 1)
+    };
+    if [0, 1].iter().any(|&axis| places(axis) != Some(conv.out[axis])) {
+        return own;
+    }
+    let geometry = ConvGeometry {
+        dtype,
+        channels_last: conv.format == DataFormat::Nhwc,
+        batch: conv.batch,
+        image: conv.image,
+        channels: conv.channels,
+        taps: conv.taps,
+        groups: conv.groups,
+        filters: conv.filters,
+        out: conv.out,
+        strides: conv.strides,
+        dilations: conv.dilations,
+        pads: conv.before,
+    };
+    let scratch = CudaBuffer::Scratch(0);
+    let (input, output) = (|i| CudaBuffer::Input(i, 0), CudaBuffer::Output(0, 0));
+    let moved = cuda_copy::moves(dtype, &[Move { input: 0, output: 0, copy: turned(conv, of == Of::Filter) }]).launches;
+    let between = |from: CudaBuffer, to: CudaBuffer| -> Vec<CudaLaunch> {
+        moved.iter().map(|launch| cuda_copy::redirected(launch.clone(), from, to)).collect()
+    };
+    let (result, image, given, before, after) = match of {
+        Of::Output => (ConvResult::Output, input(0), output, between(input(1), scratch), Vec::new()),
+        Of::Image => (ConvResult::Image, output, input(2), between(input(1), scratch), Vec::new()),
+        Of::Filter => (ConvResult::Filter, input(0), input(2), Vec::new(), between(scratch, output)),
+    };
+    let filter_bytes = conv.taps[0] * conv.taps[1] * conv.depth() * conv.filters * dtype.size();
+    let CudaKernel { launches, scratch_bytes, .. } = own;
+    let convolution = Convolution {
+        geometry,
+        of: result,
+        image,
+        filter: scratch,
+        output: given,
+        before,
+        after,
+        scratch_bytes: filter_bytes,
+        own: launches,
+    };
+    CudaKernel { scratch_bytes, ..CudaKernel::new([CudaLaunch::Convolution(Box::new(convolution))]) }
+}
+
+/// How a filter is copied from TensorFlow's layout, `[height, width, depth, filters]`, to cuDNN's, in which the filters
+/// come first and each is laid out as the image is; or back.
+fn turned(conv: &Conv, back: bool) -> Copy {
+    let (taps, depth, filters) = (conv.taps[0] * conv.taps[1], conv.depth(), conv.filters);
+    let strides = |n: [usize; 3]| n.map(|s| s as isize);
+    let ours = strides([1, depth * filters, filters]);
+    let theirs = match conv.format {
+        DataFormat::Nhwc => strides([taps * depth, depth, 1]),
+        DataFormat::Nchw => strides([taps * depth, 1, taps]),
+    };
+    // By filter, place in the window, channel.
+    let (from, to) = if back { (theirs, ours) } else { (ours, theirs) };
+    Copy::new(&[filters, taps, depth], 0, &from, 0, &to)
 }
 
 fn backward(of: Of) -> i64 {

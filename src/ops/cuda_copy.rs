@@ -36,6 +36,28 @@ pub(super) fn moves(dtype: DType, moves: &[Move]) -> CudaKernel {
     CudaKernel::new(moves.iter().filter_map(|m| launch(dtype, m)))
 }
 
+/// A launch of a copy from input 0 to output 0, between other buffers.
+pub(super) fn redirected(mut launch: CudaLaunch, source: CudaBuffer, target: CudaBuffer) -> CudaLaunch {
+    let change = |buffer: &mut CudaBuffer| match buffer {
+        CudaBuffer::Input(..) => *buffer = source,
+        CudaBuffer::Output(..) => *buffer = target,
+        _ => {}
+    };
+    match &mut launch {
+        CudaLaunch::Code { args, .. } => args.iter_mut().for_each(|arg| {
+            if let CudaArg::Buffer(buffer) = arg {
+                change(buffer);
+            }
+        }),
+        CudaLaunch::Copy { from, to, .. } => {
+            change(from);
+            change(to);
+        }
+        _ => {}
+    }
+    launch
+}
+
 /// The kernel that zeroes output 0, which has this many bytes, and then does these copies.
 pub(super) fn zero_and_moves(dtype: DType, bytes: usize, moves: &[Move]) -> CudaKernel {
     let zero = CudaLaunch::Zero { to: CudaBuffer::Output(0, 0), bytes };

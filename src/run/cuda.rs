@@ -8,8 +8,8 @@ use super::room::not_enough;
 use crate::base::{Code, Diagnostic, Error, Result};
 use crate::device::cuda::{
     Addresses, AllReduce, Context, CudaBuffer, CudaCommand, CudaError, CudaErrorKind, CudaKernel, CudaLaunch, CudaStep,
-    Event, FailureText, Gpu, Graphs, MapStep, PeerRoute, PinnedMemory, Placed, Rank, StepFailure, ThroughHost, Upload,
-    load_kernel, map_kernel, prepare_kernels, route, write_now,
+    Event, FailureText, Gpu, Graphs, LibraryUse, MapStep, PeerRoute, PinnedMemory, Placed, Rank, StepFailure,
+    ThroughHost, Upload, choose_kernel, load_kernel, map_kernel, prepare_kernels, route, write_now,
 };
 use crate::device::{DeviceId, DeviceInfo, DeviceKind, DeviceMemory, Failure, FailureKind, Span};
 use crate::graph::{KernelContext, NodeId};
@@ -128,7 +128,8 @@ fn open(loader: &mut Loader<'_>, device: DeviceId) -> Result<Arc<Gpu>> {
         return Ok(gpu.clone());
     }
     let (info, account) = (loader.machine.device(device), &loader.accounts[device.index()]);
-    let gpu = Arc::new(Gpu::open(info, account, loader.cuda_options.tf32).map_err(|e| cuda_error(info, e))?);
+    let libraries = LibraryUse { tf32: loader.cuda_options.tf32, cudnn: loader.cuda_options.cudnn };
+    let gpu = Arc::new(Gpu::open(info, account, libraries).map_err(|e| cuda_error(info, e))?);
     loader.gpus.push(gpu.clone());
     Ok(gpu)
 }
@@ -173,7 +174,7 @@ impl PartWriter<'_> {
             if !on_gpu || node.silent || !matches!(node.kind, StepNodeKind::Op) {
                 continue;
             }
-            let kernel = self.kernel(node)?;
+            let kernel = choose_kernel(&self.gpus[self.gpu(node.device)], self.kernel(node)?);
             let state = self.state_of(node, &kernel, loader)?;
             described.insert(StepNodeId(i as u32), (kernel, state));
         }

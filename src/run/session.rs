@@ -32,18 +32,21 @@ pub struct SessionOptions {
 pub struct CudaOptions {
     /// Launches a step that ran before as CUDA graphs, one for each turn of the GPUs; otherwise command by command.
     pub graphs: bool,
-    /// Lets products of `float32` use TensorFloat-32: faster, with 10 bits of mantissa.
+    /// Lets products and convolutions of `float32` use TensorFloat-32: faster, with 10 bits of mantissa.
     pub tf32: bool,
     /// Makes one kernel of chains of element-wise ops, and takes bias and ReLU into products.
     pub fusion: bool,
     /// Lets sums over different GPUs (`AllReduceN`) be NCCL calls, where NCCL is there; otherwise they are copies and a
     /// kernel.
     pub nccl: bool,
+    /// Lets convolutions be cuDNN's, where cuDNN is there and has a way that gives the same bits in every run; otherwise
+    /// kernels of turret's own compute them.
+    pub cudnn: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { graphs: true, tf32: false, fusion: true, nccl: true }
+        CudaOptions { graphs: true, tf32: false, fusion: true, nccl: true, cudnn: true }
     }
 }
 

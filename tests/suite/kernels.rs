@@ -118,7 +118,7 @@ impl Collected {
 
     fn check(&mut self, op: OpRef, attrs: &Attrs, inputs: usize, kernel: &CudaKernel, compiled: bool) {
         let written = op.written_inputs(attrs, inputs);
-        for launch in &kernel.launches {
+        for launch in kernel.all_launches() {
             let CudaLaunch::Code { code, args, threads, .. } = launch else { continue };
             let text = code.text();
             let mut wrong = |what: String| self.problems.push(format!("{}: {what}", op.name()));

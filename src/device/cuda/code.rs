@@ -33,6 +33,17 @@ impl CudaKernel {
         CudaKernel { launches: launches.into_iter().collect(), ..CudaKernel::default() }
     }
 
+    /// All launches, those of convolutions without cuDNN and around cuDNN too, in order.
+    pub fn all_launches(&self) -> impl Iterator<Item = &CudaLaunch> {
+        self.launches.iter().flat_map(|launch| {
+            let (first, rest) = match launch {
+                CudaLaunch::Convolution(c) => (None, [&c.own[..], &c.before[..], &c.after[..]]),
+                _ => (Some(launch), [&[][..]; 3]),
+            };
+            first.into_iter().chain(rest.into_iter().flatten())
+        })
+    }
+
     /// Work of one launch of own code; nothing where there are no elements.
     pub fn elements(code: CudaCode, len: usize, args: impl IntoIterator<Item = CudaArg>) -> CudaKernel {
         CudaKernel::new((len > 0).then(|| CudaLaunch::elements(code, len, args)))
@@ -68,6 +79,8 @@ pub enum CudaLaunch {
     },
     /// A product by cuBLAS or cuBLASLt.
     Gemm(Gemm),
+    /// A convolution, or a gradient of one.
+    Convolution(Box<Convolution>),
     /// Copies bytes within the device.
     Copy {
         /// Where they are.
@@ -176,6 +189,69 @@ impl CudaCode {
     pub fn text(&self) -> &str {
         &self.text
     }
+}
+
+/// A convolution by cuDNN where that has a way, else by launches of the op's own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Convolution {
+    /// Its sizes.
+    pub geometry: ConvGeometry,
+    /// Which of the three is computed from the other two.
+    pub of: ConvResult,
+    /// The image, or its gradient.
+    pub image: CudaBuffer,
+    /// The filter, or its gradient, in cuDNN's layout: filter by filter, each as the image is.
+    pub filter: CudaBuffer,
+    /// The output, or its gradient.
+    pub output: CudaBuffer,
+    /// What brings the filter in cuDNN's layout, in scratch memory.
+    pub before: Vec<CudaLaunch>,
+    /// What brings the filter's gradient back from it.
+    pub after: Vec<CudaLaunch>,
+    /// Bytes of scratch memory from its start that these use.
+    pub scratch_bytes: usize,
+    /// The launches without cuDNN.
+    pub own: Vec<CudaLaunch>,
+}
+
+/// The sizes of a convolution whose padding is the same on both sides. Pairs are of height and width.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ConvGeometry {
+    /// `float32` or `float64`.
+    pub dtype: DType,
+    /// `NHWC`, else `NCHW`.
+    pub channels_last: bool,
+    /// Images.
+    pub batch: usize,
+    /// An image's size.
+    pub image: [usize; 2],
+    /// An image's channels, over all groups.
+    pub channels: usize,
+    /// A filter's size.
+    pub taps: [usize; 2],
+    /// Groups of channels.
+    pub groups: usize,
+    /// Filters, over all groups.
+    pub filters: usize,
+    /// The output's size.
+    pub out: [usize; 2],
+    /// Steps of the filter.
+    pub strides: [usize; 2],
+    /// Steps within the filter.
+    pub dilations: [usize; 2],
+    /// Padding before and after.
+    pub pads: [usize; 2],
+}
+
+/// What a convolution computes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ConvResult {
+    /// The output.
+    Output,
+    /// The image's gradient.
+    Image,
+    /// The filter's gradient.
+    Filter,
 }
 
 /// The type of an element in CUDA C.

@@ -2,6 +2,7 @@
 
 use super::collective::AllReduce;
 use super::context::{Event, PinnedMemory};
+use super::dnn::PreparedConvolution;
 use super::gemm::PreparedGemm;
 use super::launch::KernelCall;
 use crate::device::Lane;
@@ -16,6 +17,8 @@ pub enum CudaCommand {
     Kernel(KernelCall),
     /// A product.
     Gemm(PreparedGemm),
+    /// A convolution by cuDNN.
+    Convolution(PreparedConvolution),
     /// Copies within the GPU's memory: destination, source, bytes.
     Within(u64, u64, usize),
     /// Sets bytes to zero: destination, bytes.

@@ -2,7 +2,9 @@
 
 use super::call::{CudaError, CudaErrorKind, CudaResult};
 use super::context::{Context, Event, PinnedMemory, Stream};
+use super::dnn::Dnn;
 use super::gemm::Blas;
+use super::libraries::{Library, find};
 use crate::base::Error;
 use crate::device::{DeviceId, DeviceInfo, DeviceMemory, Lane, MemoryUse};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -20,9 +22,20 @@ pub struct Gpu {
     account: Arc<MemoryUse>,
     /// Gone before the stream that it is set to.
     blas: OnceLock<Blas>,
+    /// `None` where there is no cuDNN, or it is not wanted.
+    dnn: OnceLock<Option<Dnn>>,
     streams: [Stream; Lane::ALL.len()],
     staging: Mutex<Option<Staging>>,
-    tf32: bool,
+    libraries: LibraryUse,
+}
+
+/// How a GPU's libraries are used.
+#[derive(Clone, Copy, Debug)]
+pub struct LibraryUse {
+    /// Products and convolutions of `float32` may use TensorFloat-32.
+    pub tf32: bool,
+    /// Convolutions are cuDNN's, where it is there.
+    pub cudnn: bool,
 }
 
 /// Two pinned buffers, each with the event of its last copy, and which is next.
@@ -36,7 +49,7 @@ impl Gpu {
     ///
     /// # Errors
     /// What the driver says, or that the device is no CUDA GPU.
-    pub fn open(info: &DeviceInfo, account: &Arc<MemoryUse>, tf32: bool) -> CudaResult<Gpu> {
+    pub fn open(info: &DeviceInfo, account: &Arc<MemoryUse>, libraries: LibraryUse) -> CudaResult<Gpu> {
         let Some(identity) = &info.cuda else {
             return Err(CudaError::refused("cuDeviceGet", format!("{} is no CUDA GPU", info.short_name())));
         };
@@ -50,8 +63,9 @@ impl Gpu {
             account: account.clone(),
             streams,
             blas: OnceLock::new(),
+            dnn: OnceLock::new(),
             staging: Mutex::default(),
-            tf32,
+            libraries,
         })
     }
 
@@ -68,8 +82,22 @@ impl Gpu {
         let bytes = Blas::workspace_bytes(&self.context);
         let none = |e: Error| CudaError { call: "cuMemAlloc", said: e.to_string(), kind: CudaErrorKind::OutOfMemory };
         let workspace = DeviceMemory::allocate(&self.info, &self.account, bytes).map_err(none)?;
-        let made = Blas::new(self.stream(Lane::Compute), workspace, self.tf32)?;
+        let made = Blas::new(self.stream(Lane::Compute), workspace, self.libraries.tf32)?;
         Ok(self.blas.get_or_init(|| made))
+    }
+
+    /// cuDNN's handle of the compute stream, made on first use; `None` where there is none.
+    pub(super) fn dnn(&self) -> Option<&Dnn> {
+        let make = || {
+            let wanted = self.libraries.cudnn && find(Library::Cudnn).is_ok();
+            wanted.then(|| Dnn::new(self.stream(Lane::Compute), self.libraries.tf32).ok()).flatten()
+        };
+        self.dnn.get_or_init(make).as_ref()
+    }
+
+    /// The same, for a convolution that was prepared with it.
+    pub(super) fn dnn_handle(&self) -> CudaResult<&Dnn> {
+        self.dnn().ok_or_else(|| CudaError::refused("cudnnCreate", "no handle"))
     }
 
     /// Makes the staging buffers, so that a later upload allocates nothing.

@@ -4,7 +4,7 @@
 //! The variable `TURRET_CUDA_LIBS` names a folder whose libraries are loaded before any other is looked for.
 
 use super::nccl::nccl;
-use cudarc::{cublas, cublaslt, driver, nvrtc};
+use cudarc::{cublas, cublaslt, cudnn, driver, nvrtc};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -25,13 +25,16 @@ pub enum Library {
     Cublas,
     /// Products with bias and ReLU.
     CublasLt,
+    /// Convolutions.
+    Cudnn,
     /// Sums over GPUs.
     Nccl,
 }
 
 impl Library {
     /// All, in the order in which they are loaded.
-    pub const ALL: [Library; 5] = [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Cublas, Library::Nccl];
+    pub const ALL: [Library; 6] =
+        [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Cublas, Library::Cudnn, Library::Nccl];
 
     /// Its file name, without a version.
     pub fn file(self) -> &'static str {
@@ -40,6 +43,7 @@ impl Library {
             Library::Nvrtc => "libnvrtc.so",
             Library::Cublas => "libcublas.so",
             Library::CublasLt => "libcublasLt.so",
+            Library::Cudnn => "libcudnn.so",
             Library::Nccl => "libnccl.so.2",
         }
     }
@@ -51,6 +55,7 @@ impl Library {
             Library::Nvrtc => "compiles kernels for the card",
             Library::Cublas => "matrix products",
             Library::CublasLt => "matrix products with bias and ReLU",
+            Library::Cudnn => "convolutions",
             Library::Nccl => "all-reduce between GPUs",
         }
     }
@@ -84,6 +89,7 @@ fn look_for(library: Library) -> Result<(), String> {
             Library::Nvrtc => nvrtc::sys::is_culib_present().then(|| nvrtc::sys::culib()),
             Library::Cublas => cublas::sys::is_culib_present().then(|| cublas::sys::culib()),
             Library::CublasLt => cublaslt::sys::is_culib_present().then(|| cublaslt::sys::culib()),
+            Library::Cudnn => cudnn::sys::is_culib_present().then(|| cudnn::sys::culib()),
             Library::Nccl => return nccl().map(|_| ()),
         }
     };
@@ -193,7 +199,7 @@ fn load_all(folder: &Path, beginning: &str) {
 }
 
 fn load_from(folder: &Path, library: Library) -> Result<(), String> {
-    let versions = ["", ".13", ".12", ".11", ".1"];
+    let versions = ["", ".13", ".12", ".11", ".9", ".1"];
     let paths = versions.iter().map(|v| folder.join(format!("{}{v}", library.file())));
     let Some(path) = paths.into_iter().find(|p| p.exists()) else {
         return Err(format!("{LIBRARY_FOLDER} names {}, which has no {}", folder.display(), library.file()));

@@ -1,7 +1,7 @@
 //! Turns an op's description into commands: texts become functions, buffers become addresses.
 
-use super::call::CudaResult;
-use super::code::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, CudaMap, Gemm};
+use super::call::{CudaError, CudaResult};
+use super::code::{Convolution, CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, CudaMap, Gemm};
 use super::command::CudaCommand;
 use super::gpu::Gpu;
 use super::launch::KernelCall;
@@ -33,6 +33,40 @@ impl Addresses<'_> {
             CudaBuffer::State(at) => self.state + at as u64,
         }
     }
+}
+
+/// A description in which every convolution is a call of cuDNN that has a choice, or the op's own launches; its scratch
+/// memory is as large as that needs.
+pub fn choose_kernel(gpu: &Gpu, kernel: CudaKernel) -> CudaKernel {
+    if !kernel.launches.iter().any(|l| matches!(l, CudaLaunch::Convolution(_))) {
+        return kernel;
+    }
+    let mut scratch_bytes = kernel.scratch_bytes;
+    let mut launches = Vec::new();
+    for launch in kernel.launches {
+        let CudaLaunch::Convolution(mut convolution) = launch else {
+            launches.push(launch);
+            continue;
+        };
+        let choice = gpu.dnn().and_then(|dnn| dnn.choose(&convolution.geometry, convolution.of));
+        match choice {
+            None => launches.append(&mut convolution.own),
+            Some(choice) => {
+                convolution.own.clear();
+                let (before, after) = (std::mem::take(&mut convolution.before), std::mem::take(&mut convolution.after));
+                scratch_bytes = scratch_bytes.max(workspace_at(&convolution) + choice.workspace);
+                launches.extend(before);
+                launches.push(CudaLaunch::Convolution(convolution));
+                launches.extend(after);
+            }
+        }
+    }
+    CudaKernel { launches, scratch_bytes, ..kernel }
+}
+
+/// Where the workspace starts in the scratch memory.
+fn workspace_at(convolution: &Convolution) -> usize {
+    convolution.scratch_bytes.next_multiple_of(256)
 }
 
 /// Compiles what these descriptions need, all in one go.
@@ -128,6 +162,15 @@ fn load_launch(gpu: &Gpu, launch: &CudaLaunch, at: &Addresses<'_>) -> CudaResult
         }
         CudaLaunch::Gemm(gemm) if gemm.k == 0 => CudaCommand::Zero(at.of(gemm.c), gemm.m * gemm.n * gemm.dtype.size()),
         CudaLaunch::Gemm(gemm) => CudaCommand::Gemm(gpu.blas()?.prepare(gemm, |b| at.of(b))?),
+        CudaLaunch::Convolution(convolution) => {
+            let dnn = gpu.dnn_handle()?;
+            let choice = dnn.choose(&convolution.geometry, convolution.of).ok_or_else(|| {
+                CudaError::refused("cudnnGetConvolutionAlgorithm", "the algorithm that was chosen is gone")
+            })?;
+            let workspace = CudaBuffer::Scratch(workspace_at(convolution));
+            let buffers = [convolution.image, convolution.filter, convolution.output, workspace];
+            CudaCommand::Convolution(dnn.prepare(&convolution.geometry, choice, buffers, |b| at.of(b))?)
+        }
         CudaLaunch::Copy { from, to, bytes } => CudaCommand::Within(at.of(*to), at.of(*from), *bytes),
         CudaLaunch::Zero { to, bytes } => CudaCommand::Zero(at.of(*to), *bytes),
     })

@@ -10,6 +10,7 @@ mod collective;
 mod command;
 mod context;
 mod copy;
+mod dnn;
 mod gemm;
 mod gpu;
 mod identity;
@@ -23,16 +24,19 @@ mod step;
 mod trace;
 
 pub use call::{CudaError, CudaErrorKind, CudaResult};
-pub use code::{BLOCK, CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, CudaMap, FailureText, Gemm, c_type};
+pub use code::{
+    BLOCK, ConvGeometry, ConvResult, Convolution, CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, CudaMap,
+    FailureText, Gemm, c_type,
+};
 pub use collective::{AllReduce, Rank};
 pub use command::{CudaCommand, Placed, ThroughHost, Upload};
 pub use context::{Context, CudaMemory, Event, PinnedMemory, Registration};
 pub use copy::{PeerRoute, route, write_now};
-pub use gpu::Gpu;
+pub use gpu::{Gpu, LibraryUse};
 pub use identity::{CudaIdentity, identities};
 pub use launch::KernelCall;
 pub use libraries::{LIBRARY_FOLDER, Library, device_count, driver_version, find};
-pub use load::{Addresses, load_kernel, prepare_kernels};
+pub use load::{Addresses, choose_kernel, load_kernel, prepare_kernels};
 pub use map::{MapStep, Operand, divisor, map_kernel};
 pub use step::{CudaStep, Graphs, StepFailure};
 pub use trace::{GpuSpan, Trace};

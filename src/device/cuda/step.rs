@@ -366,6 +366,7 @@ impl CudaStep {
                 CudaCommand::Signal(e) => self.events[*e].as_ref().map_or(Ok(()), |e| e.record(stream)),
                 CudaCommand::Kernel(call) => call.enqueue(stream),
                 CudaCommand::Gemm(product) => gpu.blas()?.enqueue(product, stream),
+                CudaCommand::Convolution(convolution) => gpu.dnn_handle()?.enqueue(convolution),
                 CudaCommand::Within(to, from, bytes) => copy::within(stream, *to, *from, *bytes),
                 CudaCommand::Zero(to, bytes) => copy::zero(stream, *to, *bytes),
                 CudaCommand::FromHost(to, from, bytes) => copy::from_host(stream, *to, *from, *bytes),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The names, as a program looks for them.
-pub const NAMES: [&str; 5] = ["cuda", "nvrtc", "cublas", "cublasLt", "nccl"];
+pub const NAMES: [&str; 6] = ["cuda", "nvrtc", "cublas", "cublasLt", "cudnn", "nccl"];
 const LIBRARY: &str = "libturret_standin.so";
 
 /// The library with all the code, beside the program that runs or above it.
@@ -23,7 +23,7 @@ pub fn library() -> Result<PathBuf, String> {
     })
 }
 
-/// Fills a folder with the five libraries. Several processes may do so at the same time.
+/// Fills a folder with the six libraries. Several processes may do so at the same time.
 pub fn install(dir: &Path) -> Result<(), String> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Err("the stand-in driver runs on Linux with x86-64 only".into());
@@ -66,7 +66,7 @@ pub fn install(dir: &Path) -> Result<(), String> {
         .map_err(|e| format!("cannot write {}: {e}", mark.display()))
 }
 
-/// Loads the five libraries of a folder, so that cudarc finds them by name.
+/// Loads the six libraries of a folder, so that cudarc finds them by name.
 pub fn preload(dir: &Path) -> Result<(), String> {
     for name in NAMES {
         let path = dir.join(format!("lib{name}.so"));

@@ -1,4 +1,4 @@
-//! A stand-in for CUDA on machines without a GPU: driver, NVRTC, cuBLAS, cuBLASLt and NCCL in one library, for tests.
+//! A stand-in for CUDA on machines without a GPU: driver, NVRTC, cuBLAS, cuBLASLt, cuDNN and NCCL in one library, for tests.
 //!
 //! An unmodified cudarc runs on it, with as many GPUs as `TURRET_STANDIN_GPUS` says. Kernels are the very CUDA C texts,
 //! compiled for the host. It is made to find mistakes: what is enqueued runs as late as it may and in a seeded random
@@ -15,6 +15,7 @@
 //! | `TURRET_STANDIN_MEMORY` | bytes of a GPU; 2 GiB |
 //! | `TURRET_STANDIN_PEERS` | `all`, `pairs` (0 with 1, 2 with 3) or `none` |
 //! | `TURRET_STANDIN_FAULT` | see [`faults`] |
+//! | `TURRET_STANDIN_DNN` | `none`: cuDNN has no algorithm for anything |
 //! | `TURRET_STANDIN_RACES` | `fail` (races fail the context) or `log` |
 //! | `TURRET_STANDIN_PATIENCE` | milliseconds that a collective waits for its ranks; 5000 |
 //! | `TURRET_STANDIN_TRACE` | prints what runs |
@@ -27,6 +28,7 @@ mod client;
 mod clock;
 mod codes;
 mod control;
+mod dnn;
 mod driver;
 pub mod faults;
 mod fibers;

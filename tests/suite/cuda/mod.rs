@@ -6,6 +6,7 @@
 mod checks;
 mod command;
 mod compare;
+mod dnn;
 mod faults;
 mod functions;
 mod moves;
@@ -72,6 +73,12 @@ fn run_tests(filters: &[&str], gpus: usize, seed: u64, vars: &[(&str, &str)]) {
 #[test]
 fn every_op_of_the_table_agrees_with_the_host() {
     run_tests(&["cuda::ops::child"], 1, 1, &[]);
+}
+
+#[test]
+fn convolutions_agree_with_the_host_with_and_without_cudnn() {
+    run_tests(&["cuda::dnn::child_convolutions_are_cudnns"], 1, 31, &[]);
+    run_tests(&["cuda::dnn::child_convolutions_without"], 1, 32, &[("TURRET_STANDIN_DNN", "none")]);
 }
 
 #[test]

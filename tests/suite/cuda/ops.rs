@@ -7,7 +7,7 @@ use super::in_child;
 mod items;
 #[allow(dead_code)]
 #[path = "../../../examples/device_check/ops.rs"]
-mod walk;
+pub(super) mod walk;
 
 #[test]
 fn child_every_op_agrees_with_the_host() {

@@ -196,7 +196,7 @@ macro_rules! blas {
         }
     )* };
 }
-pub(super) use blas;
+pub(crate) use blas;
 
 fn code(status: c_int) -> Result<(), Code> {
     if status == 0 { Ok(()) } else { Err(status) }
