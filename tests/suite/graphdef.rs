@@ -1,25 +1,7 @@
 //! TensorFlow's graphs, in and out.
 
-use super::fixtures;
-use std::path::PathBuf;
+use super::fixtures::graphs::files;
 use turret::interop::graphdef::{GraphFile, export_graph};
-
-/// The recorded graphs, and those in the folder that `TURRET_GRAPHS` names.
-pub fn files() -> Vec<PathBuf> {
-    let folders = [Some(fixtures::path("graphs")), std::env::var_os("TURRET_GRAPHS").map(PathBuf::from)];
-    let mut files = Vec::new();
-    for folder in folders.into_iter().flatten() {
-        let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("cannot read {}: {e}", folder.display()));
-        files.extend(
-            entries
-                .map(|e| e.expect("an entry can be read").path())
-                .filter(|p| p.extension().is_some_and(|e| e == "pb")),
-        );
-    }
-    files.sort();
-    assert!(!files.is_empty(), "no graphs are recorded");
-    files
-}
 
 #[test]
 fn what_is_read_is_written_again() {
