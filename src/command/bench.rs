@@ -2,9 +2,8 @@
 //!
 //! Rows take turns, step by step, so that what slows the machine for a while slows all of them.
 
-use super::feeds::feeds;
-use super::options::{GlobalOptions, ModelOptions, StepOptions, Variables, towers};
-use super::{model, print, print_json};
+use super::options::{GlobalOptions, ModelOptions, StepOptions, TowerOptions, Variables, towers};
+use super::{print, print_json, program};
 use anyhow::Result;
 use clap::Args;
 use indexmap::IndexMap;
@@ -14,12 +13,14 @@ use std::time::Instant;
 use turret::base::Array;
 use turret::graph::Graph;
 use turret::report::{CopyTable, MemoryTable, human_bytes, table};
-use turret::run::{Callable, Session};
+use turret::run::Callable;
 
 #[derive(Args)]
 pub(super) struct BenchArgs {
     #[command(flatten)]
     model: ModelOptions,
+    #[command(flatten)]
+    step: StepOptions,
     /// Tower counts [default: 1,2, or 1 where there is one GPU]
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = towers)]
     towers: Option<Vec<usize>>,
@@ -36,7 +37,8 @@ pub(super) struct BenchArgs {
 
 #[derive(Serialize)]
 struct Row {
-    towers: usize,
+    /// None for the graph of a file.
+    towers: Option<usize>,
     variables: &'static str,
     /// The machine; `sim` says that its GPUs are simulated.
     devices: String,
@@ -59,29 +61,32 @@ struct Rows {
 
 pub(super) fn bench(global: &GlobalOptions, args: &BenchArgs) -> Result<()> {
     let options = global.session_options()?;
-    args.model.check()?;
     let mut combinations = Vec::new();
     let few = if options.machine.gpus() == 1 { vec![1] } else { vec![1, 2] };
-    for &towers in args.towers.as_ref().unwrap_or(&few) {
-        global.check_towers(&options.machine, towers)?;
-        combinations.extend(args.variables.iter().map(|&v| (towers, v)));
+    if args.model.file().is_some() {
+        combinations.push(None);
+    } else {
+        for &towers in args.towers.as_ref().unwrap_or(&few) {
+            global.check_towers(&options.machine, towers)?;
+            combinations.extend(args.variables.iter().map(|&v| Some((towers, v))));
+        }
     }
-    let graphs: Vec<Graph> = combinations.iter().map(|_| Graph::new()).collect();
+    let graphs: Vec<Graph> = combinations.iter().map(|_| program::graph(&args.model)).collect::<Result<_>>()?;
     let mut sessions = Vec::new();
     let mut rows = Vec::new();
-    for (g, &(towers, variables)) in graphs.iter().zip(&combinations) {
-        let model = model::build(g, &args.model, towers, variables)?;
-        let session = Session::new(g, options.clone())?;
-        model.summarize(global, session.machine());
-        let arrays = feeds(g, &model, &[], args.model.seed)?;
-        let step = StepOptions { fetch: Vec::new(), target: Vec::new() };
-        let schedule = model.schedule(&session, &step)?;
+    for (g, combination) in graphs.iter().zip(&combinations) {
+        // A file says by itself how many towers it has and where its variables are.
+        let (towers, variables) = combination.unwrap_or((1, Variables::Cpu));
+        let (program, session) = program::open(g, global, &args.model, &TowerOptions { towers, variables })?;
+        let step = program.step(g, &args.step)?;
+        let arrays = program.feeds_to_measure(g, &step, &args.step, args.model.seed)?;
+        let schedule = program.schedule(&session, &step, &args.step)?;
         let copies = CopyTable::new(&schedule, session.machine());
         let memory = MemoryTable::new(&schedule, session.machine());
         session.initialize()?;
         rows.push(Row {
-            towers,
-            variables: variables.name(),
+            towers: combination.map(|(towers, _)| towers),
+            variables: combination.map_or("file", |(_, variables)| variables.name()),
             devices: global.machine_name(session.machine()),
             ms_median: 0.0,
             ms_min: 0.0,
@@ -91,12 +96,12 @@ pub(super) fn bench(global: &GlobalOptions, args: &BenchArgs) -> Result<()> {
             flops: schedule.work().iter().map(|cost| cost.flops).sum(),
             peak_bytes: memory.devices.into_iter().map(|m| (m.device, m.total)).collect(),
         });
-        sessions.push((session, model, arrays));
+        sessions.push((session, step, arrays));
     }
     let prepared: Vec<(Callable<'_, '_>, Vec<&Array>)> = (sessions.iter())
-        .map(|(session, model, arrays)| {
+        .map(|(session, step, arrays)| {
             let (tensors, arrays): (Vec<_>, Vec<_>) = arrays.iter().map(|(t, a)| (*t, a)).unzip();
-            (session.callable(&tensors, &[], &[model.train]), arrays)
+            (session.callable(&tensors, &step.fetches, &step.targets), arrays)
         })
         .collect();
     let times = measure(&prepared, args)?;
@@ -144,7 +149,7 @@ impl Rows {
         let rows = self.rows.iter().map(|r| {
             let peak: Vec<String> = r.peak_bytes.iter().map(|(d, b)| format!("{d} {}", human_bytes(*b))).collect();
             vec![
-                r.towers.to_string(),
+                r.towers.map_or_else(|| "-".to_string(), |towers| towers.to_string()),
                 r.variables.to_string(),
                 r.devices.clone(),
                 format!("{:.3}", r.ms_median),

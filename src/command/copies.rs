@@ -1,10 +1,9 @@
 //! `turret copies`: what travels between devices in one step.
 
 use super::options::{GlobalOptions, ModelOptions, StepOptions, TowerOptions};
-use super::{model, print, print_json};
+use super::{print, print_json, program};
 use anyhow::Result;
 use clap::Args;
-use turret::graph::Graph;
 use turret::report::{CopyTable, MemoryTable};
 
 #[derive(Args)]
@@ -21,9 +20,9 @@ pub(super) struct CopiesArgs {
 }
 
 pub(super) fn copies(global: &GlobalOptions, args: &CopiesArgs) -> Result<()> {
-    let g = Graph::new();
-    let (model, session) = model::open(&g, global, &args.model, &args.towers)?;
-    let schedule = model.schedule(&session, &args.step)?;
+    let g = program::graph(&args.model)?;
+    let (program, session) = program::open(&g, global, &args.model, &args.towers)?;
+    let schedule = program.schedule(&session, &program.step(&g, &args.step)?, &args.step)?;
     let table = CopyTable::new(&schedule, session.machine());
     match (global.json, args.csv) {
         (true, _) => print_json(&table),

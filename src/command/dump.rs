@@ -1,11 +1,15 @@
-//! `turret dump`: the graph at a stage of planning.
+//! `turret dump`: the graph at a stage of planning, to standard output or to a file.
 
 use super::options::{GlobalOptions, ModelOptions, StepOptions, TowerOptions};
-use super::{model, print, print_json};
-use anyhow::{Result, bail};
+use super::{check_output, print, print_json, program, write_out};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use std::path::PathBuf;
 use turret::graph::Graph;
-use turret::report::{Stage, StageView};
+use turret::interop::graphdef::{GraphDef, export_graph, export_placed};
+use turret::plan::place_all;
+use turret::report::{Stage, StageView, graph_text};
+use turret::run::Session;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Format {
@@ -13,13 +17,13 @@ enum Format {
     Dot,
     /// One node a line
     Text,
-    /// GraphDef (comes with graph files)
+    /// TensorFlow's GraphDef
     Pb,
-    /// GraphDef as text (comes with graph files)
+    /// GraphDef as text, with large constants in short
     Pbtxt,
-    /// An event file for TensorBoard (comes with graph files)
+    /// An event file for TensorBoard (comes later)
     Tensorboard,
-    /// A page (comes with graph files)
+    /// A page (comes later)
     Html,
 }
 
@@ -46,12 +50,18 @@ pub(super) struct DumpArgs {
     /// The stage
     #[arg(long, value_enum, default_value = "built")]
     stage: StageName,
+    /// Large constants whole in pbtxt too, so that TensorFlow can read it
+    #[arg(long)]
+    full: bool,
+    /// The file to write, instead of standard output
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
 }
 
 pub(super) fn dump(global: &GlobalOptions, args: &DumpArgs) -> Result<()> {
-    if !matches!(args.format, Format::Dot | Format::Text) {
+    if matches!(args.format, Format::Tensorboard | Format::Html) {
         let name = format!("{:?}", args.format).to_lowercase();
-        bail!("--format {name} is not offered yet: it comes with graph files; want dot or text");
+        bail!("--format {name} is not offered yet; want dot, text, pb or pbtxt");
     }
     let stage = match args.stage {
         StageName::Built => Stage::Built,
@@ -60,13 +70,54 @@ pub(super) fn dump(global: &GlobalOptions, args: &DumpArgs) -> Result<()> {
         StageName::Partitioned => Stage::Partitioned,
         StageName::Scheduled => Stage::Scheduled,
     };
-    let g = Graph::new();
-    let (model, session) = model::open(&g, global, &args.model, &args.towers)?;
-    let schedule = model.schedule(&session, &args.step)?;
-    let view = StageView::of(&schedule, session.machine(), stage);
+    if let Some(path) = &args.output {
+        check_output(path)?;
+    }
+    let g = program::graph(&args.model)?;
+    let (program, session) = program::open(&g, global, &args.model, &args.towers)?;
+    if matches!(args.format, Format::Pb | Format::Pbtxt) {
+        if global.json {
+            bail!("--json and --format pb or pbtxt are two forms; leave one out");
+        }
+        let def = graph_def(&g, &session, stage)?;
+        return match args.format {
+            Format::Pb => write(args, &def.to_bytes()),
+            _ => write(args, graph_text(&g, &def, args.full)?.as_bytes()),
+        };
+    }
+    let view = match stage {
+        Stage::Built => StageView::built(&g.nodes()),
+        _ => {
+            let schedule = program.schedule(&session, &program.step(&g, &args.step)?, &args.step)?;
+            StageView::of(&schedule, session.machine(), stage)
+        }
+    };
     match args.format {
-        _ if global.json => print_json(&view),
-        Format::Dot => print(&view.dot()),
-        _ => print(&view.text()),
+        _ if global.json && args.output.is_none() => print_json(&view),
+        _ if global.json => write(args, serde_json::to_string_pretty(&view)?.as_bytes()),
+        Format::Dot => write(args, view.dot().as_bytes()),
+        _ => write(args, view.text().as_bytes()),
+    }
+}
+
+/// The whole graph, with the devices that it asks for or gets.
+fn graph_def(g: &Graph, session: &Session<'_>, stage: Stage) -> Result<GraphDef> {
+    match stage {
+        Stage::Built => Ok(export_graph(g)?),
+        Stage::Placed => {
+            let placed = place_all(&g.nodes(), session.machine(), session.placement_options())?;
+            Ok(export_placed(g, &placed, session.machine())?)
+        }
+        other => bail!("a GraphDef is of the stages built and placed; for {other} use --format text or dot"),
+    }
+}
+
+fn write(args: &DumpArgs, bytes: &[u8]) -> Result<()> {
+    match &args.output {
+        Some(path) => std::fs::write(path, bytes).with_context(|| format!("cannot write '{}'", path.display())),
+        None => match std::str::from_utf8(bytes) {
+            Ok(text) if args.format != Format::Pb => print(text),
+            _ => write_out(bytes),
+        },
     }
 }

@@ -12,14 +12,16 @@ mod feeds;
 mod model;
 mod options;
 mod place;
+mod program;
 mod run;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::{Parser, Subcommand};
 use options::GlobalOptions;
 use serde::Serialize;
 use std::fmt::Arguments;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Problems of one error that are shown.
@@ -109,8 +111,7 @@ fn message(error: &anyhow::Error) -> String {
 
 /// Writes to standard output.
 fn print(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to standard output")
+    write_out(text.as_bytes())
 }
 
 /// Writes to standard error. Where that cannot be written there is nobody to tell, and the results still count.
@@ -123,4 +124,22 @@ fn print_json(value: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
     print(&text)
+}
+
+/// Writes bytes to standard output.
+fn write_out(bytes: &[u8]) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).context("cannot write to standard output")
+}
+
+/// An error now rather than after the last step.
+fn check_output(path: &Path) -> Result<()> {
+    let of = || format!("cannot write '{}'", path.display());
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ensure!(folder.is_dir(), "{}: there is no folder '{}'", of(), folder.display());
+    if let Ok(there) = path.metadata() {
+        ensure!(!there.is_dir(), "{}: it is a folder; name a file in it", of());
+        ensure!(!there.permissions().readonly(), "{}: it is read-only; name another file", of());
+    }
+    Ok(())
 }

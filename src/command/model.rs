@@ -1,12 +1,11 @@
 //! The built-in model: the article's program, written as a user would write it.
 
-use super::options::{GlobalOptions, Inputs, ModelOptions, OptimizerName, StepOptions, TowerOptions, Variables};
+use super::options::{GlobalOptions, Inputs, ModelOptions, OptimizerName, TowerOptions, Variables};
 use super::tell;
 use anyhow::{Result, bail, ensure};
 use turret::base::DType;
 use turret::device::Machine;
 use turret::graph::{Graph, Init, Operation, Tensor, VariablePlacement, keys};
-use turret::plan::Schedule;
 use turret::run::Session;
 use turret::train::{BuiltTowers, Optimizer, Towers};
 
@@ -50,7 +49,6 @@ pub(super) fn open<'g>(
     towers: &TowerOptions,
 ) -> Result<(Model<'g>, Session<'g>)> {
     let on = global.session_options()?;
-    options.check()?;
     global.check_towers(&on.machine, towers.towers)?;
     let model = build(g, options, towers.towers, towers.variables)?;
     let session = Session::new(g, on)?;
@@ -60,7 +58,6 @@ pub(super) fn open<'g>(
 
 /// Builds the model with so many towers.
 pub(super) fn build<'g>(g: &'g Graph, options: &ModelOptions, count: usize, variables: Variables) -> Result<Model<'g>> {
-    options.check()?;
     let placement = match variables {
         Variables::Cpu => VariablePlacement::host(),
         Variables::Gpu => VariablePlacement::gpu(0),
@@ -120,22 +117,5 @@ impl<'g> Model<'g> {
     pub fn summarize(&self, global: &GlobalOptions, machine: &Machine) {
         let summary = self.towers.summary.clone().on_machine(machine.gpus());
         tell(format_args!("machine: {}\n{summary}", global.machine_name(machine)));
-    }
-
-    /// What a step fetches and runs: what is asked for, or the train op.
-    pub fn step(&self, g: &'g Graph, options: &StepOptions) -> Result<(Vec<Tensor<'g>>, Vec<Operation<'g>>)> {
-        if options.fetch.is_empty() && options.target.is_empty() {
-            return Ok((Vec::new(), vec![self.train]));
-        }
-        let fetches = options.fetch.iter().map(|name| g.tensor(name)).collect::<turret::Result<_>>()?;
-        let targets = options.target.iter().map(|name| g.operation(name)).collect::<turret::Result<_>>()?;
-        Ok((fetches, targets))
-    }
-
-    /// The schedule of a step.
-    pub fn schedule(&self, session: &Session<'g>, options: &StepOptions) -> Result<Schedule> {
-        let (fetches, targets) = self.step(session.graph(), options)?;
-        let feeds: Vec<(Tensor<'_>, &[usize])> = self.inputs.iter().map(|i| (i.tensor, &i.dims[..])).collect();
-        Ok(session.schedule(&feeds, &fetches, &targets)?)
     }
 }

@@ -1,9 +1,10 @@
 //! The options that several subcommands share, and what they mean for the library.
 
+use super::feeds::{FeedFile, FeedShape, feed_file, feed_shape};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use turret::device::Machine;
 use turret::run::{CudaOptions, SessionOptions};
 use turret::train::AveragePlace;
@@ -226,7 +227,11 @@ fn learning_rate(text: &str) -> Result<f64, String> {
 /// What the built-in model is made of.
 #[derive(Args)]
 pub(super) struct ModelOptions {
-    /// A graph file (comes later)
+    /// A TensorFlow graph instead of a built-in model: .pb, .pbtxt, .meta, or a SavedModel
+    #[arg(value_name = "GRAPH")]
+    file: Option<PathBuf>,
+    /// The same as GRAPH
+    #[arg(long, value_name = "GRAPH", conflicts_with = "file")]
     graph: Option<PathBuf>,
     /// The built-in model
     #[arg(long, value_enum, default_value = "mlp")]
@@ -261,16 +266,10 @@ pub(super) struct ModelOptions {
 }
 
 impl ModelOptions {
-    /// An error for what later versions offer.
-    pub fn check(&self) -> Result<()> {
-        if let Some(path) = &self.graph {
-            bail!(
-                "cannot read '{}': graph files (.pb, .pbtxt) come later; leave it out to use the built-in model (--model mlp)",
-                path.display()
-            );
-        }
+    /// The graph file, if one is named.
+    pub fn file(&self) -> Option<&Path> {
         let Model::Mlp = self.model;
-        Ok(())
+        self.file.as_deref().or(self.graph.as_deref())
     }
 
     /// Rows of one step over so many towers.
@@ -299,4 +298,11 @@ pub(super) struct StepOptions {
     /// An operation to run; without --fetch and --target, the train op
     #[arg(long, value_name = "OPERATION")]
     pub target: Vec<String>,
+    /// A tensor and the file that it is fed from, FILE.npy or FILE.json; inputs of the built-in model that are not fed
+    /// are made up
+    #[arg(long, value_name = "NAME=FILE", value_parser = feed_file)]
+    pub feed: Vec<FeedFile>,
+    /// A tensor and its sizes where nothing is run, as in images=8,24,24,3
+    #[arg(long, value_name = "NAME=SIZES", value_parser = feed_shape)]
+    pub feed_shape: Vec<FeedShape>,
 }

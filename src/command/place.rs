@@ -1,10 +1,10 @@
 //! `turret place`: where variables and operations live.
 
 use super::options::{GlobalOptions, ModelOptions, TowerOptions};
-use super::{model, print, print_json};
+use super::program::{self, Program};
+use super::{print, print_json};
 use anyhow::Result;
 use clap::Args;
-use turret::graph::Graph;
 use turret::plan::place_all;
 use turret::report::{PlacementTable, gradient_listing, variable_listing};
 
@@ -29,8 +29,8 @@ pub(super) struct PlaceArgs {
 }
 
 pub(super) fn place(global: &GlobalOptions, args: &PlaceArgs) -> Result<()> {
-    let g = Graph::new();
-    let (model, session) = model::open(&g, global, &args.model, &args.towers)?;
+    let g = program::graph(&args.model)?;
+    let (program, session) = program::open(&g, global, &args.model, &args.towers)?;
     let placed = place_all(&g.nodes(), session.machine(), session.placement_options())?;
     let table = PlacementTable::new(&g, &placed, session.machine());
     let table = if args.ops { table } else { table.variables_only() };
@@ -42,7 +42,10 @@ pub(super) fn place(global: &GlobalOptions, args: &PlaceArgs) -> Result<()> {
         PlaceArgs { csv: true, ops: true, .. } => table.ops_csv(),
         PlaceArgs { csv: true, .. } => table.variables_csv(),
         PlaceArgs { listing: true, .. } => {
-            let gradients = gradient_listing(&model.towers.tower_grads);
+            let gradients = match &program {
+                Program::Model(model) => gradient_listing(&model.towers.tower_grads),
+                Program::File => String::new(),
+            };
             format!("{}{gradients}{}", table.short(), variable_listing(g.global_variables()))
         }
         _ => table.text(),

@@ -1,15 +1,15 @@
 //! `turret run`: runs steps and shows what they fetch.
 
 use super::arrays::{check_npz, read_npz, write_npz};
-use super::feeds::{FeedFile, feed_file, feeds};
 use super::options::{GlobalOptions, ModelOptions, StepOptions, TowerOptions};
-use super::{model, print, print_json, tell};
+use super::program::{self, Program, Step};
+use super::{check_output, print, print_json, tell};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use serde_json::{Map, Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use turret::base::{Array, Bool8, nearest};
-use turret::graph::{Graph, Tensor};
+use turret::graph::Tensor;
 use turret::report::timeline;
 use turret::run::Session;
 
@@ -21,9 +21,6 @@ pub(super) struct RunArgs {
     towers: TowerOptions,
     #[command(flatten)]
     step: StepOptions,
-    /// A tensor and the file that it is fed from; inputs of the built-in model that are not fed are made up
-    #[arg(long, value_name = "NAME=FILE.npy", value_parser = feed_file)]
-    feed: Vec<FeedFile>,
     /// An operation to run before the first step; without it and --variables-from, all initializers
     #[arg(long, value_name = "OPERATION")]
     init: Vec<String>,
@@ -42,21 +39,22 @@ pub(super) struct RunArgs {
 }
 
 pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
-    let g = Graph::new();
+    let g = program::graph(&args.model)?;
     for path in args.save_variables.iter().chain(&args.timeline) {
         check_output(path)?;
     }
     if let Some(path) = &args.save_variables {
         check_npz(path)?;
     }
-    let (model, session) = model::open(&g, global, &args.model, &args.towers)?;
-    let (mut fetches, targets) = model.step(&g, &args.step)?;
+    let (program, session) = program::open(&g, global, &args.model, &args.towers)?;
+    let mut step = program.step(&g, &args.step)?;
     let mut names = args.step.fetch.clone();
-    if args.step.fetch.is_empty() && args.step.target.is_empty() {
+    if let (Program::Model(model), true) = (&program, args.step.fetch.is_empty() && args.step.target.is_empty()) {
         names.push("loss".to_string());
-        fetches.push(model.towers.loss);
+        step.fetches.push(model.towers.loss);
     }
-    let arrays = feeds(&g, &model, &args.feed, args.model.seed)?;
+    let arrays = program.feeds(&g, &step, &args.step.feed, args.model.seed)?;
+    let Step { fetches, targets } = step;
     let fed: Vec<(Tensor<'_>, &Array)> = arrays.iter().map(|(t, a)| (*t, a)).collect();
     start(&session, args)?;
 
@@ -87,18 +85,6 @@ pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
         write_npz(path, &all.collect::<Result<Vec<_>>>()?)?;
     }
     if global.json { print_json(&json!({"steps": steps})) } else { Ok(()) }
-}
-
-/// An error now rather than after the last step.
-fn check_output(path: &Path) -> Result<()> {
-    let of = || format!("cannot write '{}'", path.display());
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    ensure!(folder.is_dir(), "{}: there is no folder '{}'", of(), folder.display());
-    if let Ok(there) = path.metadata() {
-        ensure!(!there.is_dir(), "{}: it is a folder; name a file in it", of());
-        ensure!(!there.permissions().readonly(), "{}: it is read-only; name another file", of());
-    }
-    Ok(())
 }
 
 /// Gives variables their first values.

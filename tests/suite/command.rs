@@ -365,12 +365,15 @@ fn mistakes_are_refused_with_the_fix() {
     refused(&["copies", "--json", "--csv"], &["'--json'", "'--csv'"]);
     refused(&["place", "--batch", "7", "--towers", "2"], &["--batch 7", "2 towers", "remainder 1", "--batch 6"]);
     refused(&["place", "--dims", "3,x"], &["'x'", "512,128,128"]);
-    refused(&["place", "model.pb"], &["model.pb", "later"]);
+    refused(&["place", "model.pb"], &["cannot read 'model.pb'", "No such file"]);
+    refused(&["place", "model.pb", "--graph", "other.pb"], &["'[GRAPH]'", "--graph"]);
     refused(&["copies", "--fetch", "los"], &["'los'"]);
     refused(&["copies", "--target", "GradientDecent"], &["did you mean 'GradientDescent'?"]);
     refused(&["run", "--feed", "input"], &["NAME=FILE.npy"]);
     refused(&["run", "--feed", "inpt=x.npy"], &["'inpt'", "did you mean 'input'?"]);
-    refused(&["dump", "--format", "pb"], &["pb", "graph files"]);
+    refused(&["dump", "--format", "pb", "--stage", "scheduled"], &["built and placed", "--format text or dot"]);
+    refused(&["dump", "--format", "pbtxt", "--json"], &["leave one out"]);
+    refused(&["dump", "--format", "html"], &["html", "not offered yet"]);
     refused(&["dump", "--stage", "place"], &["place", "placed"]);
     refused(&["simulate", "--topology", "x"], &["not offered yet"]);
     for args in [&["--help"][..], &["--version"], &["run", "--help"]] {

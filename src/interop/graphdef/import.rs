@@ -83,6 +83,9 @@ pub(super) fn import_at(def: &GraphDef, roles: &Roles, source: SourceLine) -> Re
 /// The most problems that are told.
 const MAX_PROBLEMS: usize = 20;
 
+/// The attribute by which a dump says that a constant's content is left out.
+pub(crate) const LEFT_OUT: &str = "_digest";
+
 /// The signatures of the functions of a graph.
 fn library(def: &GraphDef) -> Result<HashMap<String, Signature>> {
     let Some(bytes) = &def.library else { return Ok(HashMap::new()) };
@@ -202,6 +205,9 @@ impl<'a> Importer<'a> {
 
     /// The attributes, each of the kind that the signature says.
     fn attrs(&mut self, def: &NodeDef, signature: Option<&Signature>) -> Result<Attrs, String> {
+        if def.attr.contains_key(LEFT_OUT) {
+            return Err("the file is a dump whose large constants are left out; write it with --full, or as .pb".into());
+        }
         let mut attrs = Attrs::new();
         for (name, value) in &def.attr {
             let kind = signature.and_then(|s| s.attr(name)).map(|a| a.kind);

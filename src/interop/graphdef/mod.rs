@@ -17,6 +17,7 @@ mod variables;
 
 pub use export::{export_graph, export_placed};
 pub use file::{GraphFile, read_graph, write_graph};
+pub(crate) use import::LEFT_OUT;
 pub use import::import_graph;
 pub use proto::{AttrValue, Dim, GraphDef, ListValue, NodeDef, TensorProto, TensorShapeProto, VersionDef, attr_value};
 pub use signatures::{Arg, AttrDecl, AttrKind, Kind, Signature, Tensors, TypeOf, signature};
