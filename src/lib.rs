@@ -5,7 +5,7 @@
 //! # The data's way
 //!
 //! ```text
-//! declare variables → build towers → gradients → average → apply      graph, ops, train
+//! declare variables → build towers → gradients → average → apply      graph, ops, layers, train
 //! prune → place → partition (copies) → schedule                       plan
 //! run: session, programs, variable store                              run
 //! tables, copy lists, dot, text                                       report
@@ -40,6 +40,9 @@ pub mod base;
 pub mod device;
 pub mod graph;
 pub mod ops;
+
+pub mod layers;
+
 pub mod train;
 
 pub mod plan;

@@ -33,5 +33,7 @@ mod graphdef;
 mod house;
 #[path = "suite/kernels.rs"]
 mod kernels;
+#[path = "suite/layers/mod.rs"]
+mod layers;
 #[path = "suite/robust/mod.rs"]
 mod robust;

@@ -11,7 +11,7 @@ use super::split::refuse_split;
 use super::summary::TowerSummary;
 use crate::base::{Code, DType, Diagnostic};
 use crate::device::Machine;
-use crate::graph::{Graph, Operation, ScopeOptions, Tensor, VariablePlacement, keys};
+use crate::graph::{Graph, Operation, Reuse, ScopeOptions, Tensor, VariablePlacement, keys};
 use crate::ops::IntoPlaceholderShape;
 use std::sync::{Mutex, MutexGuard};
 
@@ -289,12 +289,16 @@ impl<'g> Towers<'g> {
         let graph = self.graph;
         let source = graph.source_line();
         let (count, mut losses, mut tower_grads) = (self.count(), Vec::new(), Vec::new());
-        // A copy of the scope is entered, so that the reuse set in it does not leak out.
+        // A copy of the scope is entered for each tower, so that no reuse leaks out and default names start anew.
         let scope = graph.current_variable_scope();
-        let options =
-            ScopeOptions { placement: self.placement.clone(), no_name_scope: true, ..ScopeOptions::default() };
-        graph.reenter(&scope, options, || {
-            for (index, device) in self.devices.iter().enumerate() {
+        for (index, device) in self.devices.iter().enumerate() {
+            let options = ScopeOptions {
+                reuse: if index == 0 { Reuse::Inherit } else { Reuse::True },
+                placement: self.placement.clone(),
+                no_name_scope: true,
+                ..ScopeOptions::default()
+            };
+            graph.reenter(&scope, options, || {
                 graph.device(device, || {
                     graph.name_scope(&format!("tower_{index}"), || {
                         let loss = body(Tower { graph, index, count });
@@ -307,9 +311,8 @@ impl<'g> Towers<'g> {
                         tower_grads.push(grads);
                     });
                 });
-                graph.reuse_variables();
-            }
-        });
+            });
+        }
         let batch = self.batch().clone();
         let average = AverageOptions { rows: batch.rows.clone(), ..self.average.clone() };
         let (loss, grads) = graph.with_source(source, || {

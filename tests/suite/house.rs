@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// The layers, lowest first: each may use itself and those before it. `command` is the binary's own; `lib.rs` and
 /// `main.rs` stand above them all.
-const LAYERS: [&str; 10] = ["base", "device", "graph", "ops", "train", "plan", "run", "interop", "report", "command"];
+const LAYERS: [&str; 11] =
+    ["base", "device", "graph", "ops", "layers", "train", "plan", "run", "interop", "report", "command"];
 
 const MAX_LINES: usize = 500;
 

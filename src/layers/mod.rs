@@ -1,0 +1,23 @@
+//! Layers: the variables and the ops of one layer of a network in one call, by the names of `tf.layers` and
+//! `tf.nn.rnn_cell`.
+//!
+//! Every layer opens a variable scope: the one of its options' `name`, or the next free one of `dense`, `dense_1`, ….
+//! So its variables follow the scopes' rules: reuse by name, the place of variables, the default initializer and
+//! regularizer. Each tower counts its layers from the start, so that layers without names are shared too.
+//!
+//! A layer that cannot be built is reported under its name, and gives a poison tensor.
+//! Absent: layers as objects that keep their variables; what is shared is found by its name.
+
+mod cells;
+mod dense;
+mod embedding;
+mod lstm;
+mod rnn;
+mod scope;
+
+pub use cells::{BasicRnnCell, GruCell, MultiRnnCell};
+pub use dense::{DenseOptions, dense, flatten};
+pub use embedding::{EmbeddingOptions, embedding};
+pub use lstm::{BasicLstmCell, LstmCell};
+pub use rnn::{RnnCell, static_rnn};
+pub use scope::Activation;

@@ -1,0 +1,77 @@
+//! What layers refuse: the layer's name, both sides, the fix, and the line.
+
+use turret::base::DType;
+use turret::graph::{Graph, Tensor};
+use turret::layers::{self, BasicLstmCell, DenseOptions, GruCell, RnnCell};
+
+/// The one problem of a program.
+fn problem(build: impl for<'g> FnOnce(&'g Graph) -> Tensor<'g>) -> String {
+    let g = Graph::new();
+    assert!(build(&g).is_poison());
+    match &g.diagnostics()[..] {
+        [one] => {
+            assert!(one.to_string().contains("errors.rs"), "{one}");
+            one.message.clone()
+        }
+        other => panic!("want one problem, got {other:?}"),
+    }
+}
+
+fn x<'g>(g: &'g Graph, dims: &[Option<usize>]) -> Tensor<'g> {
+    g.placeholder(DType::F32, turret::base::Shape::partial(dims.iter().copied()), "x")
+}
+
+#[test]
+fn dense_wants_rows_of_floats() {
+    fn dense(x: Tensor<'_>) -> Tensor<'_> {
+        layers::dense(x, 4, DenseOptions::named("fc"))
+    }
+    assert_eq!(
+        problem(|g| dense(x(g, &[Some(2), None]))),
+        "layer 'fc': the size of a row must be known, which is axis 1 of 'x:0' [2, ?]; declare it where the input is made"
+    );
+    assert_eq!(
+        problem(|g| dense(x(g, &[Some(2)]))),
+        "layer 'fc': want an input of rank 2 or more, got 'x:0' [2]; flatten or reshape it"
+    );
+    assert_eq!(
+        problem(|g| dense(g.placeholder(DType::I32, [2, 3], "x"))),
+        "layer 'fc': want an input of floats, got 'x:0' int32; cast it"
+    );
+    assert_eq!(
+        problem(|g| g.variable_scope("net", || layers::dense(x(g, &[Some(2), Some(3)]), 0, DenseOptions::default()))),
+        "layer 'net/dense': want 1 or more units, got 0"
+    );
+    assert_eq!(
+        problem(|g| layers::flatten(x(g, &[None, None, Some(2)]))),
+        "layer 'flatten': the sizes of all axes but the first must be known, got 'x:0' [?, ?, 2]; declare them where the \
+         input is made"
+    );
+}
+
+#[test]
+fn a_second_layer_of_one_name_says_how_to_share() {
+    let message = problem(|g| {
+        let x = x(g, &[Some(2), Some(3)]);
+        layers::dense(x, 4, DenseOptions { use_bias: false, ..DenseOptions::named("fc") });
+        layers::dense(x, 4, DenseOptions { use_bias: false, ..DenseOptions::named("fc") })
+    });
+    assert!(message.contains("variable 'fc/kernel' already exists") && message.contains("reuse is off"), "{message}");
+}
+
+#[test]
+fn cells_want_their_own_state() {
+    let got = problem(|g| {
+        let x = x(g, &[None, Some(3)]);
+        let state = GruCell::new(4).zero_state(x);
+        layers::static_rnn(&BasicLstmCell::new(4), &[x], Some(&state)).0[0]
+    });
+    assert_eq!(
+        got,
+        "layer 'rnn/basic_lstm_cell': the state must have shapes [batch, 4], [batch, 4], got [?, ?]; zero_state makes one"
+    );
+    let got = problem(|g| layers::static_rnn(&GruCell::new(0), &[x(g, &[Some(2), Some(3)])], None).0[0]);
+    assert_eq!(got, "layer 'rnn/gru_cell': want 1 or more units, got 0");
+    let got = problem(|g| layers::static_rnn(&GruCell::new(2), &[x(g, &[Some(2)])], None).0[0]);
+    assert_eq!(got, "layer 'rnn/gru_cell': want an input of rank 2, [batch, inputs], got 'x:0' [2]; reshape it");
+}

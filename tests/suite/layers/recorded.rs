@@ -1,0 +1,131 @@
+//! Training through one layer or a few, as `record.py` does it in TensorFlow.
+
+use super::array;
+use crate::gpus;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use turret::base::{Array, DType};
+use turret::graph::{Graph, Operation, Tensor};
+use turret::layers::{self, BasicLstmCell, BasicRnnCell, DenseOptions, GruCell, LstmCell, MultiRnnCell, RnnCell};
+use turret::run::{Session, SessionOptions};
+use turret::train::{ApplyOptions, ComputeOptions, Optimizer};
+
+const RATE: f64 = 0.25;
+
+#[derive(Deserialize)]
+struct Recorded {
+    variables: BTreeMap<String, Vec<usize>>,
+    trainable: Vec<String>,
+    ops: Vec<String>,
+    losses: Vec<f64>,
+    after: BTreeMap<String, Vec<f64>>,
+}
+
+fn recorded(program: &str) -> Recorded {
+    let mut all: BTreeMap<String, Recorded> =
+        serde_json::from_str(include_str!("recorded.json")).expect("the recorded figures can be read");
+    all.remove(program).unwrap_or_else(|| panic!("no figures of {program}"))
+}
+
+/// Builds a program, and compares it with TensorFlow's: names, losses before each step, and the variables afterwards.
+fn check(program: &str, build: impl for<'g> FnOnce(&'g Graph) -> Tensor<'g>) {
+    let want = recorded(program);
+    let g = Graph::new();
+    let out = build(&g);
+    let sorted = |mut names: Vec<String>| {
+        names.sort();
+        names
+    };
+    let is_of_a_variable = |name: &str| want.variables.keys().any(|v| name == v || name.starts_with(&format!("{v}/")));
+    let inner = ["ZeroState/", "Tensordot/", "Conv2D/"];
+    let counts = |o: &Operation<'_>| {
+        let name = o.name();
+        !["Const", "Placeholder"].contains(&o.op_type().as_str())
+            && !is_of_a_variable(&name)
+            && !inner.iter().any(|part| name.contains(part))
+            && name != "concat"
+    };
+    let ops = sorted(g.operations().into_iter().filter(counts).map(|o| o.name()).collect());
+    let placeholders: Vec<Tensor<'_>> =
+        g.operations().into_iter().filter(|o| o.op_type() == "Placeholder").map(|o| o.output(0)).collect();
+    let loss = (out - 0.25).square().mean();
+    let optimizer = Optimizer::gradient_descent(RATE);
+    let train = if g.trainable_variables().is_empty() {
+        let updates = g.get_collection(turret::graph::keys::UPDATE_OPS);
+        g.group(updates.iter().filter_map(|u| g.operation(&u.name()).ok()), "train")
+    } else {
+        optimizer.minimize(loss, ComputeOptions::default(), ApplyOptions::default())
+    };
+    g.check().unwrap_or_else(|e| panic!("{program}: {e}"));
+    let variables: BTreeMap<String, Vec<usize>> =
+        g.global_variables().iter().map(|v| (v.name(), v.shape().to_dims().expect("known").to_vec())).collect();
+    assert_eq!(variables, want.variables, "{program}");
+    let trainable: Vec<String> = g.trainable_variables().iter().map(|v| v.name()).collect();
+    assert_eq!(trainable, want.trainable, "{program}");
+    assert_eq!(ops, sorted(want.ops.clone()), "{program}");
+
+    let session = Session::new(&g, SessionOptions::on(gpus::machine(1))).expect("a sound graph");
+    for (i, (name, dims)) in want.variables.iter().enumerate() {
+        let shift = if name.ends_with("variance") { 1.0 } else { 0.0 };
+        let values: Vec<f64> = array(dims, i as i64).to_f64().into_iter().map(|v| v + shift).collect();
+        let start = Array::from_f64(DType::F32, dims, &values).expect("as many as there are");
+        session.load(g.find_variable(name).expect("it is there"), &start).expect("it fits");
+    }
+    let feeds: Vec<Array> = (placeholders.iter().enumerate())
+        .map(|(i, p)| array(&p.shape().to_dims().expect("known"), 100 + i as i64))
+        .collect();
+    let feeds: Vec<(Tensor<'_>, &Array)> = placeholders.iter().copied().zip(&feeds).collect();
+    for (step, want) in want.losses.iter().enumerate() {
+        let got = session.run(&feeds, &[loss], &[train]).expect("the step runs")[0].get_f64(0);
+        assert!((got - want).abs() <= 1e-5 * want.abs(), "{program}, step {step}: want loss {want}, got {got}");
+    }
+    for (name, want) in &want.after {
+        let got = session.value(g.find_variable(name).expect("it is there")).expect("it has one").to_f64();
+        let largest = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        for (got, want) in got.iter().zip(want) {
+            assert!((got - want).abs() <= 2e-5 * largest, "{program}, {name}: want {want}, got {got}");
+        }
+    }
+}
+
+/// The input of the programs.
+fn x<'g>(g: &'g Graph, dims: &[usize]) -> Tensor<'g> {
+    g.placeholder(DType::F32, dims, "x")
+}
+
+/// All outputs and the state of a cell over a sequence of three.
+fn sequence<'g>(g: &'g Graph, cell: &dyn RnnCell<'g>) -> Tensor<'g> {
+    let xs: Vec<Tensor<'g>> = (0..3).map(|_| x(g, &[2, 3])).collect();
+    let (outputs, state) = layers::static_rnn(cell, &xs, None);
+    g.concat(outputs.into_iter().chain(state), 1)
+}
+
+#[test]
+fn dense() {
+    check("dense", |g| {
+        let options = DenseOptions { activation: Some(|x| x.relu()), ..DenseOptions::default() };
+        let h = layers::dense(x(g, &[4, 3]), 5, options);
+        layers::dense(h, 2, DenseOptions { use_bias: false, ..DenseOptions::default() })
+    });
+    check("dense_named", |g| {
+        layers::dense(x(g, &[4, 3]), 5, DenseOptions { activation: Some(|x| x.tanh()), ..DenseOptions::named("fc") })
+    });
+    check("dense_rank_3", |g| layers::dense(x(g, &[2, 4, 3]), 5, DenseOptions::default()));
+    check("flatten", |g| layers::dense(layers::flatten(x(g, &[2, 3, 4])), 2, DenseOptions::default()));
+}
+
+#[test]
+fn recurrent_cells() {
+    check("basic_lstm", |g| sequence(g, &BasicLstmCell::new(4)));
+    check("lstm", |g| sequence(g, &LstmCell::new(4)));
+    check("lstm_everything", |g| {
+        let cell = LstmCell::new(4).peepholes().projection(3).cell_clip(0.125).projection_clip(0.25).forget_bias(0.5);
+        sequence(g, &cell)
+    });
+    check("gru", |g| sequence(g, &GruCell::new(4)));
+    check("basic_rnn", |g| sequence(g, &BasicRnnCell::new(4)));
+    check("multi_rnn", |g| {
+        let cells: [Box<dyn RnnCell<'_>>; 2] = [Box::new(BasicLstmCell::new(4)), Box::new(GruCell::new(5))];
+        sequence(g, &MultiRnnCell::new(cells))
+    });
+}
