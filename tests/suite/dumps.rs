@@ -1,7 +1,7 @@
 //! The golden dumps: the article's program at the stages of planning, by tower count and variable mode.
 //!
 //! `graph_dumps/` holds the text form of all stages with host variables, and of the placed and the scheduled stage with
-//! the other modes (the stages before hardly differ), and dot of each stage once. With `TURRET_UPDATE_DUMPS=1` the files
+//! the other modes (the stages before hardly differ), dot of each stage once, and GraphDef of the placed one. With `TURRET_UPDATE_DUMPS=1` the files
 //! are written instead of compared.
 
 use super::command::turret;
@@ -18,7 +18,7 @@ fn goldens() -> Vec<(String, Vec<String>)> {
         let (count, devices) = (towers.to_string(), format!("sim:{towers}"));
         let args = ["dump", "--towers", &count, "--devices", &devices, "--variables", variables];
         let shape = ["--batch", "8", "--dim-in", "4", "--dims", dims, "--stage", stage, "--format", format];
-        let extension = if format == "dot" { "dot" } else { "txt" };
+        let extension = if format == "text" { "txt" } else { format };
         let name = format!("towers{towers}_{variables}_{stage}.{extension}");
         files.push((name, args.iter().chain(&shape).map(|a| a.to_string()).collect()));
     };
@@ -30,6 +30,7 @@ fn goldens() -> Vec<(String, Vec<String>)> {
         }
     }
     STAGES.iter().for_each(|stage| add(2, "cpu", stage, "dot"));
+    add(2, "cpu", "placed", "pbtxt");
     files
 }
 

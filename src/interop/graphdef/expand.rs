@@ -5,7 +5,7 @@
 //! `AllReduceN` becomes a sum, and an `Identity` for each further output, beside its input.
 
 use super::apply;
-use super::export::{Plain, attributes, colocation, input, signature_of};
+use super::export::{Plain, attributes, colocation, input, signature_of, written};
 use super::proto::NodeDef;
 use crate::base::DType;
 use crate::graph::{Attr, Node, NodeId, TensorId};
@@ -74,20 +74,40 @@ impl<'a> Expander<'a> {
         Plain { nodes: self.nodes }.controls(node)
     }
 
-    /// A node whose op TensorFlow has, with TensorFlow's attributes.
-    pub fn built(&self, node: &Node) -> Result<NodeDef, String> {
+    /// A node whose op TensorFlow has, with TensorFlow's attributes, after what it needs beside it.
+    pub fn built(&mut self, node: &Node) -> Result<Vec<NodeDef>, String> {
         let mut def = Plain { nodes: self.nodes }.node(node)?;
         def.input = node.inputs.iter().map(|t| self.input(*t)).chain(self.controls(node)).collect();
+        let mut defs = Vec::new();
         if let Some(signature) = signature_of(node) {
             let inputs: Vec<DType> = node.inputs.iter().map(|t| self.dtype(*t)).collect();
             let outputs: Vec<DType> = node.outputs.iter().map(|f| f.dtype).collect();
-            def.attr = attributes(&signature, node, &inputs, &outputs)?;
+            let attrs = attributes(&signature, node, &inputs, &outputs)?;
+            // Some ops of turret's take integers of either width where TensorFlow wants those of another input.
+            let wanted = signature.types(&signature.inputs, &attrs)?;
+            for (i, (&from, &to)) in
+                inputs.iter().zip(&wanted).enumerate().filter(|(_, (f, t))| f != t && !t.is_opaque())
+            {
+                let name = self.free(format!("{}/Cast_{i}", node.name));
+                let input = std::mem::replace(&mut def.input[i], name.clone());
+                let source = self.source(node.inputs[i]);
+                let cast = match source.op.constant(&source.attrs) {
+                    Some(value) => {
+                        let value = value.cast(to).map_err(|e| e.to_string())?;
+                        new_node(&name, "Const", Vec::new()).with("dtype", to).with("value", Arc::new(value))
+                    }
+                    None => new_node(&name, "Cast", vec![input]).with("SrcT", from).with("DstT", to),
+                };
+                defs.push(cast.on(self.device(node.id)).done()?);
+            }
+            def.attr = written(&signature, &attrs)?;
         }
         let with = node.colocated_with.iter().map(|id| self.nodes[id.index()].name.to_string());
         if let Some(class) = colocation(with) {
             def.attr.insert("_class".into(), class);
         }
-        Ok(def)
+        defs.push(def);
+        Ok(defs)
     }
 
     /// The nodes for a node whose op TensorFlow does not have; `None` for all others.

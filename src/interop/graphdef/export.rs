@@ -11,7 +11,7 @@ use super::proto::{AttrValue, GraphDef, NodeDef, VersionDef, attr_value::Value};
 use super::signatures::{Arg, AttrDecl, Kind, Signature, Tensors, TypeOf, signature};
 use crate::base::{Code, DType, Diagnostic, Error, Result};
 use crate::device::Machine;
-use crate::graph::{Attr, Graph, Node, NodeId, TensorId};
+use crate::graph::{Attr, Attrs, Graph, Node, NodeId, TensorId};
 use crate::plan::Placed;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ fn export(graph: &Graph, placed: Option<(&Placed, &Machine)>) -> Result<GraphDef
             }),
             None => match expander.expand(node) {
                 Some(defs) => defs,
-                None => expander.built(node).map(|def| vec![def]),
+                None => expander.built(node),
             },
         };
         match def {
@@ -131,8 +131,8 @@ pub(super) fn attributes(
     node: &Node,
     inputs: &[DType],
     outputs: &[DType],
-) -> Result<BTreeMap<String, AttrValue>, String> {
-    let mut attrs = BTreeMap::new();
+) -> Result<Attrs, String> {
+    let mut attrs = Attrs::new();
     for decl in &signature.attrs {
         let value = match node.attrs.get(&decl.name) {
             Some(value) if attr::kind(value).is_none_or(|k| k == decl.kind) => Some(value.clone()),
@@ -140,15 +140,20 @@ pub(super) fn attributes(
             None => follows(decl, &signature.inputs, inputs)?.or(follows(decl, &signature.outputs, outputs)?),
         };
         match value {
-            Some(value) if decl.default.as_ref() == Some(&value) => {}
-            Some(value) => {
-                attrs.insert(decl.name.clone(), attr::write(&value)?);
-            }
+            Some(value) => attrs.set(decl.name.clone(), value),
             None if decl.default.is_some() || decl.kind.of == Kind::Tensor => {}
             None => return Err(format!("attribute '{}' ({}) is not known", decl.name, decl.kind)),
         }
     }
     Ok(attrs)
+}
+
+/// These attributes as they are written: without those that have their default.
+pub(super) fn written(signature: &Signature, attrs: &Attrs) -> Result<BTreeMap<String, AttrValue>, String> {
+    let given = attrs
+        .iter()
+        .filter(|(name, value)| signature.attr(name).is_none_or(|decl| decl.default.as_ref() != Some(*value)));
+    given.map(|(name, value)| Ok((name.to_string(), attr::write(value)?))).collect()
 }
 
 /// What an attribute must be, since these arguments go by it and stand for tensors of these types.

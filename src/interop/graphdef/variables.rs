@@ -62,7 +62,7 @@ pub(super) fn register(graph: &Graph, roles: &Roles, source: SourceLine) {
             }
         }
     }
-    let trained: BTreeSet<NodeId> = nodes.iter().filter_map(trained_by).collect();
+    let trained: BTreeSet<NodeId> = nodes.iter().filter_map(|n| trained_by(n, &nodes)).collect();
     for node in nodes.iter().filter(|n| n.op.traits().variable) {
         let readers = readers.get(&node.id).map(Vec::as_slice).unwrap_or_default();
         let Some(fact) = node.outputs.first() else { continue };
@@ -107,9 +107,13 @@ fn find(variable: &Node, readers: &[&Arc<Node>], op_type: &str, usual: &str) -> 
     named.or_else(|| readers.iter().find(fits)).map(|n| n.id)
 }
 
-/// The variable that a node of an optimizer changes.
-fn trained_by(node: &Arc<Node>) -> Option<NodeId> {
+/// The variable that a node of an optimizer changes. Where it has no op for that, such as gradient descent for rows, its
+/// nodes have TensorFlow's names.
+fn trained_by(node: &Arc<Node>, nodes: &[Arc<Node>]) -> Option<NodeId> {
+    let first = &nodes[node.inputs.first()?.node.index()];
     let op_type = node.op_type().strip_prefix("Resource").unwrap_or(node.op_type());
     let applies = op_type.starts_with("Apply") || op_type.starts_with("SparseApply");
-    node.inputs.first().filter(|_| applies).map(|i| i.node)
+    let writes = || node.op.written_inputs(&node.attrs, node.inputs.len()).contains(&0);
+    let named = || first.op.traits().variable && node.name.contains(&format!("/update_{}/", first.name)) && writes();
+    (applies || named()).then_some(first.id)
 }

@@ -3,8 +3,9 @@
 use super::{assert_says, only_problem};
 use turret::base::{Array, Code, DType};
 use turret::graph::{Graph, Init};
+use turret::interop::graphdef::{AttrValue, GraphFile, attr_value, export_graph};
 use turret::plan::place_all;
-use turret::report::{CopyTable, NodeKind, NodeView, PlacementTable, Stage, StageView, dot_quote};
+use turret::report::{CopyTable, NodeKind, NodeView, PlacementTable, Stage, StageView, dot_quote, graph_text};
 use turret::run::{Session, SessionOptions};
 
 #[test]
@@ -137,6 +138,23 @@ fn dump_05() {
     for stage in Stage::ALL {
         assert_inputs_exist(&StageView::of(&schedule, s.machine(), stage));
     }
+    // TensorFlow's own form says the same, and its text reads back.
+    let def = export_graph(&g).unwrap();
+    let node = |name: &str| def.node.iter().find(|n| n.name == name).expect("the node is exported");
+    assert_eq!(node("c").input, ["a", "b:1", "axis", "^d"]);
+    for input in def.node.iter().flat_map(|n| &n.input) {
+        let name = input.strip_prefix('^').unwrap_or(input);
+        node(name.rsplit_once(':').map_or(name, |(name, _)| name));
+    }
+    let text = graph_text(&g, &def, false).unwrap();
+    assert_says(&text, &["\n  input: \"a\"\n  input: \"b:1\"\n  input: \"axis\"\n  input: \"^d\"\n"]);
+    assert!(GraphFile::parse(text.into_bytes(), "c.pbtxt").unwrap().graph == def);
+    let mut odd = def.clone();
+    let says = attr_value::Value::S(b"say \"a\\b\"\nand go".to_vec());
+    odd.node[0].attr.insert("_text".into(), AttrValue { value: Some(says) });
+    let text = odd.to_text().unwrap();
+    assert_says(&text, &[r#"s: "say \"a\\b\"\nand go""#]);
+    assert!(GraphFile::parse(text.into_bytes(), "c.pbtxt").unwrap().graph == odd);
 }
 
 fn assert_inputs_exist(view: &StageView) {
@@ -168,6 +186,18 @@ fn dump_07() {
         assert_says(&text, &["float32[1024, 1024] fnv1a:", " [0, 0, 0, 0, …]"]);
         assert_says(&dot, &["float32[1024, 1024] fnv1a:"]);
     }
+    // So does GraphDef as text, and nobody takes it for the whole; that is a form of its own.
+    let def = export_graph(&g).unwrap();
+    let text = graph_text(&g, &def, false).unwrap();
+    assert!(text.len() < 100 << 10, "{} bytes", text.len());
+    assert_says(&text, &["float32[1024, 1024] fnv1a:", " [0, 0, 0, 0, "]);
+    let short = GraphFile::parse(text.into_bytes(), "short.pbtxt").unwrap();
+    assert_says(
+        &short.build().err().expect("it is refused").to_string(),
+        &["'large'", "large constants are left out", "--full"],
+    );
+    let full = GraphFile::parse(graph_text(&g, &def, true).unwrap().into_bytes(), "full.pbtxt").unwrap();
+    assert!(full.graph == def && def.to_bytes().len() > 4 << 20);
     // A small one shows whole.
     let small = Graph::new();
     small.constant(vec![0.25f32; 256]);
