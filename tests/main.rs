@@ -37,3 +37,5 @@ mod kernels;
 mod layers;
 #[path = "suite/robust/mod.rs"]
 mod robust;
+#[path = "suite/updates/mod.rs"]
+mod updates;

@@ -1,8 +1,9 @@
 //! `ApplyGradients`: one node that applies the whole (gradient, variable) list of an optimizer.
 //!
-//! TensorFlow has one `Apply…` node a variable, and turret's GraphDef forms translate. Formulas are those of
-//! TensorFlow's kernels. Absent: making slots and choosing hyper-parameters, which `train` does.
+//! TensorFlow has one `Apply…` node a variable (`apply_one.rs`), and turret's GraphDef forms translate. Formulas are those
+//! of TensorFlow's kernels. Absent: making slots and choosing hyper-parameters, which `train` does.
 
+use super::apply_rules::{Form, UpdateRule};
 use super::{apply_kernels, cuda_apply};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
@@ -10,72 +11,6 @@ use crate::device::cuda::CudaKernel;
 use crate::graph::{Attrs, Cost, Fact, InferContext, KernelContext, Op, Part, Traits};
 use smallvec::SmallVec;
 use std::ops::Range;
-
-/// Which update rule a node applies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum UpdateRule {
-    /// `var -= lr · g`.
-    GradientDescent,
-    /// `accum = momentum · accum + g; var -= lr · accum`, or Nesterov's form.
-    Momentum,
-    /// Kingma and Ba, 2014, with epsilon outside of the root, as in the formulation before its section 2.1.
-    Adam,
-    /// Hinton's lecture 6e with momentum: `mom = momentum · mom + lr · g / sqrt(ms + epsilon)`.
-    RmsProp,
-    /// Duchi et al., 2011: `accum += g²; var -= lr · g / sqrt(accum)`.
-    Adagrad,
-}
-
-impl UpdateRule {
-    /// Every rule.
-    pub const ALL: [UpdateRule; 5] =
-        [UpdateRule::GradientDescent, UpdateRule::Momentum, UpdateRule::Adam, UpdateRule::RmsProp, UpdateRule::Adagrad];
-
-    /// The value of attribute `optimizer`, which is also TensorFlow's default name of the train op.
-    pub fn name(self) -> &'static str {
-        match self {
-            UpdateRule::GradientDescent => "GradientDescent",
-            UpdateRule::Momentum => "Momentum",
-            UpdateRule::Adam => "Adam",
-            UpdateRule::RmsProp => "RMSProp",
-            UpdateRule::Adagrad => "Adagrad",
-        }
-    }
-
-    /// The rule of this name.
-    pub fn from_name(name: &str) -> Option<UpdateRule> {
-        UpdateRule::ALL.into_iter().find(|r| r.name() == name)
-    }
-
-    /// The scalar inputs, in order, by TensorFlow's node names.
-    pub fn hypers(self) -> &'static [&'static str] {
-        match self {
-            UpdateRule::GradientDescent | UpdateRule::Adagrad => &["learning_rate"],
-            UpdateRule::Momentum => &["learning_rate", "momentum"],
-            UpdateRule::Adam => &["learning_rate", "beta1", "beta2", "epsilon"],
-            UpdateRule::RmsProp => &["learning_rate", "decay", "momentum", "epsilon"],
-        }
-    }
-
-    /// The names of a variable's slots, in the order of the inputs.
-    pub fn slots(self) -> &'static [&'static str] {
-        match self {
-            UpdateRule::GradientDescent => &[],
-            UpdateRule::Momentum => &["Momentum"],
-            UpdateRule::Adam => &["Adam", "Adam_1"],
-            UpdateRule::RmsProp => &["RMSProp", "RMSProp_1"],
-            UpdateRule::Adagrad => &["Adagrad"],
-        }
-    }
-
-    /// The variables that the node shares between all variables, in the order of the inputs.
-    pub fn powers(self) -> &'static [&'static str] {
-        match self {
-            UpdateRule::Adam => &["beta1_power", "beta2_power"],
-            _ => &[],
-        }
-    }
-}
 
 /// Where one variable's inputs are.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -88,6 +23,27 @@ pub struct VariableInputs {
     pub gradient: usize,
     /// The row numbers, for a gradient of rows.
     pub indices: Option<usize>,
+}
+
+/// Where the inputs of a node that updates variables are, for its kernels.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Update {
+    /// What is computed.
+    pub form: Form,
+    /// In the order of [`UpdateRule::hypers`].
+    pub hypers: SmallVec<[usize; 5]>,
+    /// In the order of [`UpdateRule::powers`].
+    pub powers: SmallVec<[usize; 2]>,
+    /// The variables, each with its inputs.
+    pub variables: Vec<VariableInputs>,
+    /// Whether the powers are variables that are multiplied afterwards.
+    pub updates_powers: bool,
+    /// Whether each entry of a gradient of rows updates its row by itself; else those of one row are summed before.
+    pub each: bool,
+    /// The global step's buffer.
+    pub global_step: Option<usize>,
+    /// Number of inputs.
+    pub num_inputs: usize,
 }
 
 /// The order of an `ApplyGradients` node's inputs. Everyone who builds, splits or runs one goes by this:
@@ -197,6 +153,21 @@ impl ApplyLayout {
         self.variables_end() + usize::from(self.has_global_step)
     }
 
+    /// What kernels go by.
+    pub(super) fn update(&self) -> Update {
+        Update {
+            form: Form { rule: self.rule, nesterov: self.use_nesterov, keeps_slots: false },
+            hypers: self.hypers().collect(),
+            powers: self.powers().collect(),
+            variables: self.variables().collect(),
+            updates_powers: self.updates_powers,
+            // TensorFlow scatters each entry by itself here.
+            each: self.rule == UpdateRule::GradientDescent,
+            global_step: self.global_step(),
+            num_inputs: self.num_inputs(),
+        }
+    }
+
     fn written(&self) -> impl Iterator<Item = usize> + '_ {
         let powers = if self.updates_powers { self.powers() } else { 0..0 };
         powers.chain(self.variables().flat_map(|v| v.var..v.slots.end)).chain(self.global_step())
@@ -251,17 +222,7 @@ impl Op for ApplyGradients {
 
     fn cost(&self, c: &KernelContext<'_>) -> Cost {
         let Ok(layout) = ApplyLayout::from_attrs(c.attrs) else { return Cost::default() };
-        let per_element = match layout.rule {
-            UpdateRule::GradientDescent => 2.0,
-            UpdateRule::Momentum => 4.0,
-            UpdateRule::Adagrad => 6.0,
-            UpdateRule::Adam => 11.0,
-            UpdateRule::RmsProp => 10.0,
-        };
-        let read: usize = c.inputs.iter().map(|d| d.bytes()).sum();
-        let written: usize = layout.written().filter_map(|i| c.inputs.get(i)).map(|d| d.bytes()).sum();
-        let elements: usize = layout.variables().filter_map(|v| c.inputs.get(v.var)).map(|d| d.len()).sum();
-        Cost { flops: per_element * elements as f64, bytes: (read + written) as f64 }
+        cost(layout.rule, c, layout.written(), layout.variables().map(|v| v.var))
     }
 
     fn written_inputs(&self, attrs: &Attrs, num_inputs: usize) -> SmallVec<[usize; 4]> {
@@ -304,16 +265,29 @@ impl Op for ApplyGradients {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        apply_kernels::prepare(ApplyLayout::from_attrs(c.attrs)?, c)
+        apply_kernels::prepare(ApplyLayout::from_attrs(c.attrs)?.update(), c)
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-        cuda_apply::prepare(&ApplyLayout::from_attrs(c.attrs)?, c)
+        cuda_apply::prepare(&ApplyLayout::from_attrs(c.attrs)?.update(), c)
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
         true
     }
+}
+
+/// The cost of an update that writes these inputs, of these variables.
+pub(super) fn cost(
+    rule: UpdateRule,
+    c: &KernelContext<'_>,
+    written: impl Iterator<Item = usize>,
+    variables: impl Iterator<Item = usize>,
+) -> Cost {
+    let read: usize = c.inputs.iter().map(|d| d.bytes()).sum();
+    let written: usize = written.filter_map(|i| c.inputs.get(i)).map(|d| d.bytes()).sum();
+    let elements: usize = variables.filter_map(|v| c.inputs.get(v)).map(|d| d.len()).sum();
+    Cost { flops: rule.flops() * elements as f64, bytes: (read + written) as f64 }
 }
 
 #[derive(Default)]
@@ -342,7 +316,7 @@ impl Group {
 }
 
 /// One variable's slots and gradient must be of its type and shape.
-fn check_variable(c: &InferContext<'_>, number: usize, v: &VariableInputs) -> Result<(), String> {
+pub(super) fn check_variable(c: &InferContext<'_>, number: usize, v: &VariableInputs) -> Result<(), String> {
     let (dtype, shape) = (c.dtype(v.var), c.shape(v.var));
     if !dtype.is_floating() {
         return Err(format!("variable {number} must be float32 or float64 to be trained, got {dtype}"));

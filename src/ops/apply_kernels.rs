@@ -1,10 +1,10 @@
-//! The host kernel of `ApplyGradients`: one multi-tensor update in fixed chunks.
+//! The host kernel of `ApplyGradients` and of TensorFlow's updates of one variable: a multi-tensor update in fixed chunks.
 //!
 //! All row numbers are checked, and the rows sorted, before the first element is written. Scratch is made when the
 //! kernel is prepared. The arithmetic is in `apply_rules`.
 
-use super::apply::{ApplyLayout, UpdateRule, VariableInputs};
-use super::apply_rules::{Real, Step};
+use super::apply::{Update, VariableInputs};
+use super::apply_rules::{Real, Step, UpdateRule};
 use super::cuda_apply::bad_row_number;
 use crate::base::DType;
 use crate::device::{CpuKernel, Launch};
@@ -42,7 +42,7 @@ type Entry = (usize, usize);
 #[derive(Clone, Copy)]
 struct Pointers {
     var: *mut u8,
-    slots: [*mut u8; 2],
+    slots: [*mut u8; 3],
     gradient: *const u8,
 }
 
@@ -58,14 +58,14 @@ struct Scratch {
 }
 
 /// Prepares the kernel of a node with this layout.
-pub(super) fn prepare(layout: ApplyLayout, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-    if c.inputs.len() != layout.num_inputs() {
-        return Err(format!("want {} inputs, got {}", layout.num_inputs(), c.inputs.len()));
+pub(super) fn prepare(update: Update, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+    if c.inputs.len() != update.num_inputs {
+        return Err(format!("want {} inputs, got {}", update.num_inputs, c.inputs.len()));
     }
-    let mut variables = Vec::with_capacity(layout.num_vars());
-    let mut entries = Vec::with_capacity(layout.num_vars());
+    let mut variables = Vec::with_capacity(update.variables.len());
+    let mut entries = Vec::with_capacity(update.variables.len());
     let mut pieces = Vec::new();
-    for (v, inputs) in layout.variables().enumerate() {
+    for (v, inputs) in update.variables.iter().cloned().enumerate() {
         let desc = &c.inputs[inputs.var];
         let rows = desc.dims.first().copied().unwrap_or(1);
         let width = desc.dims.iter().skip(1).product::<usize>();
@@ -76,7 +76,7 @@ pub(super) fn prepare(layout: ApplyLayout, c: &KernelContext<'_>) -> Result<CpuK
         entries.push(vec![(0, 0); count]);
         let cut = |len: usize, grain: usize| (0..len).step_by(grain).map(move |s| s..len.min(s + grain));
         let row_grain = (GRAIN / width.max(1)).max(1);
-        match (inputs.indices, layout.rule) {
+        match (inputs.indices, update.form.rule) {
             (None, _) => pieces.extend(cut(desc.len(), GRAIN).map(|elements| Piece::Dense { v, elements })),
             (Some(_), UpdateRule::Adam) => pieces.extend(cut(rows, row_grain).map(|rows| Piece::Rows { v, rows })),
             (Some(_), _) => pieces.extend(cut(count, row_grain).map(|entries| Piece::Entries { v, entries })),
@@ -84,7 +84,7 @@ pub(super) fn prepare(layout: ApplyLayout, c: &KernelContext<'_>) -> Result<CpuK
         variables.push(Variable { inputs, dtype: desc.dtype, rows, width });
     }
     let parts = pack(&pieces, &variables);
-    let none = Pointers { var: std::ptr::null_mut(), slots: [std::ptr::null_mut(); 2], gradient: std::ptr::null() };
+    let none = Pointers { var: std::ptr::null_mut(), slots: [std::ptr::null_mut(); 3], gradient: std::ptr::null() };
     let scratch = Mutex::new(Scratch { pointers: vec![none; variables.len()], entries });
     let arch = pulp::Arch::new();
     Ok(Box::new(move |l| {
@@ -97,19 +97,20 @@ pub(super) fn prepare(layout: ApplyLayout, c: &KernelContext<'_>) -> Result<CpuK
         for (pointers, variable) in pointers.iter_mut().zip(&variables) {
             *pointers = variable.pointers(l);
         }
-        let step = Step::read(&layout, l);
+        let step = Step::read(&update, l);
         let (pointers, entries) = (&*pointers, &*entries);
         l.team().run(parts.len(), |part| {
             for piece in &pieces[parts[part].clone()] {
                 let (Piece::Dense { v, .. } | Piece::Entries { v, .. } | Piece::Rows { v, .. }) = piece;
-                let work = Work { step: &step, variable: &variables[*v], at: pointers[*v], entries: &entries[*v] };
+                let (variable, each) = (&variables[*v], update.each);
+                let work = Work { step: &step, each, variable, at: pointers[*v], entries: &entries[*v] };
                 match variables[*v].dtype {
                     DType::F64 => arch.dispatch(|| work.run::<f64>(piece)),
                     _ => arch.dispatch(|| work.run::<f32>(piece)),
                 }
             }
         });
-        finish(&layout, l);
+        finish(&update, l);
         Ok(())
     }))
 }
@@ -156,10 +157,10 @@ fn sort_rows(l: &Launch<'_>, v: usize, variable: &Variable, entries: &mut [Entry
 }
 
 /// Multiplies the powers and counts the step.
-fn finish(layout: &ApplyLayout, l: &Launch<'_>) {
-    if layout.updates_powers {
+fn finish(update: &Update, l: &Launch<'_>) {
+    if update.updates_powers {
         // The powers follow the rates in the order beta1, beta2: hyper-parameters 1 and 2.
-        for (power, beta) in layout.powers().zip(1..) {
+        for (&power, &beta) in update.powers.iter().zip(update.hypers.iter().skip(1)) {
             let beta = scalar(l, beta);
             match l.input_dtype(power) {
                 DType::F64 => l.variable::<f64>(power)[0] *= beta,
@@ -167,7 +168,7 @@ fn finish(layout: &ApplyLayout, l: &Launch<'_>) {
             }
         }
     }
-    if let Some(step) = layout.global_step() {
+    if let Some(step) = update.global_step {
         match l.input_dtype(step) {
             DType::I32 => l.variable::<i32>(step).iter_mut().for_each(|s| *s = s.wrapping_add(1)),
             _ => l.variable::<i64>(step).iter_mut().for_each(|s| *s = s.wrapping_add(1)),
@@ -190,13 +191,14 @@ impl Variable {
             _ => l.input_ptr::<f32>(i).0.cast::<u8>().cast_mut(),
         };
         let slot = |i: usize| self.inputs.slots.clone().nth(i).map_or(std::ptr::null_mut(), at);
-        Pointers { var: at(self.inputs.var), slots: [slot(0), slot(1)], gradient: at(self.inputs.gradient) }
+        Pointers { var: at(self.inputs.var), slots: [slot(0), slot(1), slot(2)], gradient: at(self.inputs.gradient) }
     }
 }
 
 /// One variable's part of a launch.
 struct Work<'a> {
     step: &'a Step,
+    each: bool,
     variable: &'a Variable,
     at: Pointers,
     entries: &'a [Entry],
@@ -209,8 +211,8 @@ impl Work<'_> {
         match piece {
             Piece::Dense { elements, .. } => {
                 let gradient = self.gradient::<T>(elements.clone());
-                let (var, a, b) = self.written::<T>(elements.clone());
-                self.step.dense(var, a, b, gradient);
+                let (var, slots) = self.written::<T>(elements.clone());
+                self.step.dense(var, slots, gradient);
             }
             Piece::Entries { entries, .. } => {
                 let mut next = entries.start;
@@ -224,7 +226,7 @@ impl Work<'_> {
                 }
             }
             Piece::Rows { rows, .. } => {
-                let (var, m, v) = self.written::<T>(rows.start * width..rows.end * width);
+                let (var, [m, v, _]) = self.written::<T>(rows.start * width..rows.end * width);
                 self.step.decay(m, v);
                 let from = self.entries.partition_point(|e| e.0 < rows.start);
                 let to = self.entries.partition_point(|e| e.0 < rows.end);
@@ -244,17 +246,16 @@ impl Work<'_> {
     #[inline(always)]
     fn row<T: Real>(&self, row: usize, same: &[Entry]) {
         let start = row * self.variable.width;
-        if self.step.rule() == UpdateRule::GradientDescent {
-            // TensorFlow scatters each entry by itself here.
+        if self.each {
             for &(_, at) in same {
-                let (var, a, b) = self.written::<T>(start..start + self.variable.width);
-                self.step.dense(var, a, b, self.gradient_row::<T>(at, 0..self.variable.width));
+                let (var, slots) = self.written::<T>(start..start + self.variable.width);
+                self.step.sparse(var, slots, self.gradient_row::<T>(at, 0..self.variable.width));
             }
             return;
         }
         self.summed::<T>(same, |columns, sum| {
-            let (var, a, b) = self.written::<T>(start + columns.start..start + columns.end);
-            self.step.sparse(var, a, b, sum);
+            let (var, slots) = self.written::<T>(start + columns.start..start + columns.end);
+            self.step.sparse(var, slots, sum);
         });
     }
 
@@ -290,13 +291,13 @@ impl Work<'_> {
     /// The variable's and the slots' elements; slots that the rule does not have are empty.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
-    fn written<T: Real>(&self, r: Range<usize>) -> (&mut [T], &mut [T], &mut [T]) {
+    fn written<T: Real>(&self, r: Range<usize>) -> (&mut [T], [&mut [T]; 3]) {
         let slice = |at: *mut u8| match at.is_null() {
             true => Default::default(),
             // SAFETY: buffers of the variable's size, which this launch alone writes; pieces do not overlap, and a
             // piece holds one such borrow of a range at a time.
             false => unsafe { std::slice::from_raw_parts_mut(at.cast::<T>().add(r.start), r.len()) },
         };
-        (slice(self.at.var), slice(self.at.slots[0]), slice(self.at.slots[1]))
+        (slice(self.at.var), self.at.slots.map(slice))
     }
 }

@@ -1,6 +1,7 @@
 //! `ApplyGradients` against its formulas, on rows, and split by device.
 
-use super::apply::{ApplyGradients, ApplyLayout, UpdateRule};
+use super::apply::{ApplyGradients, ApplyLayout};
+use super::apply_rules::UpdateRule;
 use crate::base::{Array, DType};
 use crate::device::cuda::{CudaArg, CudaBuffer, CudaLaunch};
 use crate::device::{Launch, Team, View};
@@ -43,6 +44,11 @@ fn scalars(rule: UpdateRule) -> Vec<Array> {
         UpdateRule::Momentum => &[0.1, 0.9],
         UpdateRule::Adam => &[0.1, 0.9, 0.999, 1e-8, 0.9, 0.999],
         UpdateRule::RmsProp => &[0.1, 0.9, 0.5, 1e-10],
+        UpdateRule::CenteredRmsProp => &[0.1, 0.9, 0.5, 1.0],
+        UpdateRule::AdagradV2 => &[0.1, 1e-3],
+        UpdateRule::Adadelta => &[0.1, 0.95, 1e-3],
+        UpdateRule::Ftrl => &[0.1, 0.01, 0.02, -0.5],
+        UpdateRule::FtrlV2 => &[0.1, 0.01, 0.02, 0.03, -0.4],
     };
     values.iter().map(|&v| Array::scalar(v)).collect()
 }

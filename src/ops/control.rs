@@ -4,7 +4,7 @@
 //! they become. Absent: loops (`Enter`, `NextIteration`, …), and builders, for Rust programs branch while they build.
 
 use super::constant::Const;
-use super::identity::Identity;
+use super::identity::IDENTITY;
 use super::select::SELECT;
 use super::support::{bool_scalar, by_dtype, sized};
 use crate::base::{DType, Shape};
@@ -114,7 +114,7 @@ impl Op for MergeOp {
     }
 
     fn control_flow(&self) -> Option<ControlFlow> {
-        Some(ControlFlow::Merge { taken: &Identity, select: &SELECT })
+        Some(ControlFlow::Merge { taken: &IDENTITY, select: &SELECT })
     }
 }
 

@@ -1,16 +1,16 @@
-//! The CUDA kernel of `ApplyGradients`: one launch for all variables with dense gradients, as far as parameters go.
+//! The CUDA kernel of `ApplyGradients` and of TensorFlow's updates of one variable: one launch for all variables with
+//! dense gradients, as far as parameters go.
 //!
 //! All row numbers of sparse gradients are checked, and the rows sorted, before the first element is written. Every
 //! launch that writes asks first whether a check of this or another node failed. The arithmetic is in `apply_rules`.
 
-use super::apply::{ApplyLayout, UpdateRule, VariableInputs};
-use super::apply_rules::cuda as rules;
+use super::apply::{Update, VariableInputs};
+use super::apply_rules::{UpdateRule, cuda as rules};
 use super::cuda_index::{ASKING, Counter, choose};
 use super::cuda_indices::{Indices, Sorted};
 use crate::base::DType;
 use crate::device::cuda::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, FailureText, c_type};
 use crate::graph::KernelContext;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Threads of a block, as the texts have it.
@@ -21,12 +21,12 @@ const TILE: usize = 8 * THREADS as usize;
 const PARAMETER_BYTES: usize = 3800;
 
 /// Prepares the launches of a node with this layout.
-pub(super) fn prepare(layout: &ApplyLayout, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-    if c.inputs.len() != layout.num_inputs() {
-        return Err(format!("want {} inputs, got {}", layout.num_inputs(), c.inputs.len()));
+pub(super) fn prepare(update: &Update, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+    if c.inputs.len() != update.num_inputs {
+        return Err(format!("want {} inputs, got {}", update.num_inputs, c.inputs.len()));
     }
-    let node = Node { layout, c };
-    let variables: Vec<VariableInputs> = layout.variables().collect();
+    let node = Node { update, c };
+    let variables = &update.variables;
     let mut launches = Vec::new();
     let (mut scratch, mut entries) = (0, 0);
     let mut checked: Vec<(usize, Indices)> = Vec::new();
@@ -42,13 +42,13 @@ pub(super) fn prepare(layout: &ApplyLayout, c: &KernelContext<'_>) -> Result<Cud
         sparse.push((variable, indices, sorted));
     }
     let mut last = node.last();
-    let in_dense = layout.powers().is_empty();
+    let in_dense = update.powers.is_empty();
     let mut dense = Vec::new();
     for dtype in [DType::F32, DType::F64] {
         let of_type: Vec<&VariableInputs> = (variables.iter())
             .filter(|v| v.indices.is_none() && c.inputs[v.var].dtype == dtype && !c.inputs[v.var].is_empty())
             .collect();
-        let bytes_each = 8 * (4 + layout.rule.slots().len());
+        let bytes_each = 8 * (4 + update.form.rule.slots().len());
         for variables in of_type.chunks(PARAMETER_BYTES / bytes_each) {
             let last = if in_dense { std::mem::take(&mut last) } else { Scalars::default() };
             dense.push(node.dense(dtype, variables, last));
@@ -103,7 +103,7 @@ impl Scalars {
 }
 
 struct Node<'a> {
-    layout: &'a ApplyLayout,
+    update: &'a Update,
     c: &'a KernelContext<'a>,
 }
 
@@ -111,16 +111,16 @@ impl Node<'_> {
     /// The hyper-parameters and powers, as `T h0`, …, and what is computed once from them.
     fn scalars(&self) -> Scalars {
         let mut scalars = Scalars { statements: "const T one = 1;".into(), ..Scalars::default() };
-        let mut read = |inputs: Range<usize>, name: &str| {
-            for (i, input) in inputs.enumerate() {
+        let mut read = |inputs: &[usize], name: &str| {
+            for (i, &input) in inputs.iter().enumerate() {
                 let kind = format!("const {}*", c_type(self.c.inputs[input].dtype));
                 scalars.parameter(&kind, &format!("{name}_at{i}"), CudaArg::input(input));
                 scalars.statements.push_str(&format!(" T {name}{i} = (T)(double)*{name}_at{i};"));
             }
         };
-        read(self.layout.hypers(), "h");
-        read(self.layout.powers(), "p");
-        if !self.layout.powers().is_empty() {
+        read(&self.update.hypers, "h");
+        read(&self.update.powers, "p");
+        if !self.update.powers.is_empty() {
             scalars.statements.push_str(rules::ALPHA);
         }
         scalars
@@ -130,15 +130,16 @@ impl Node<'_> {
     /// global step is counted.
     fn last(&self) -> Scalars {
         let mut last = Scalars::default();
-        if self.layout.updates_powers {
-            for (power, beta) in self.layout.powers().zip(1..) {
+        if self.update.updates_powers {
+            for (i, &power) in self.update.powers.iter().enumerate() {
+                let beta = self.update.hypers[i + 1];
                 let kinds = [power, beta].map(|i| c_type(self.c.inputs[i].dtype));
-                last.parameter(&format!("{}*", kinds[0]), &format!("power{beta}"), CudaArg::input(power));
-                last.parameter(&format!("const {}*", kinds[1]), &format!("beta{beta}"), CudaArg::input(beta));
-                last.statements.push_str(&format!("*power{beta} = *power{beta} * ({})(double)*beta{beta}; ", kinds[0]));
+                last.parameter(&format!("{}*", kinds[0]), &format!("power{i}"), CudaArg::input(power));
+                last.parameter(&format!("const {}*", kinds[1]), &format!("beta{i}"), CudaArg::input(beta));
+                last.statements.push_str(&format!("*power{i} = *power{i} * ({})(double)*beta{i}; ", kinds[0]));
             }
         }
-        if let Some(step) = self.layout.global_step() {
+        if let Some(step) = self.update.global_step {
             let (kind, unsigned) = match self.c.inputs[step].dtype {
                 DType::I32 => ("int", "u32"),
                 _ => ("i64", "u64"),
@@ -159,8 +160,10 @@ impl Node<'_> {
 
     fn code(&self, counter: Counter, dtype: DType, scalars: &Scalars, text: &str) -> CudaCode {
         let text = text.replace("$scalars", &scalars.statements);
-        let slots = self.layout.rule.slots().len() as i64;
-        counter.code(&text).with_type("T", dtype).with_constant("SLOTS", slots)
+        let rule = self.update.form.rule;
+        let slots = rule.slots().len() as i64;
+        let before = if matches!(rule, UpdateRule::Ftrl | UpdateRule::FtrlV2) { rules::FOLLOWING } else { "" };
+        counter.code(&format!("{before}{text}")).with_type("T", dtype).with_constant("SLOTS", slots)
     }
 
     /// The launch for some variables with dense gradients.
@@ -168,7 +171,7 @@ impl Node<'_> {
         let mut scalars = self.scalars();
         scalars.parameters.push_str(&last.parameters);
         scalars.args.extend(last.args);
-        let slots = self.layout.rule.slots().len();
+        let slots = self.update.form.rule.slots().len();
         let mut blocks = 0;
         for (i, v) in variables.iter().enumerate() {
             scalars.parameter("T*", &format!("var{i}"), CudaArg::input(v.var));
@@ -187,7 +190,7 @@ impl Node<'_> {
             format!("var = var{i}; {slots}gradient = gradient{i}; count = count{i}; before = {before};")
         });
         let text = include_str!("cuda/apply.cu").replace("$parameters", &scalars.parameters);
-        let text = text.replace("$update", rules::dense(self.layout.rule, self.layout.use_nesterov));
+        let text = text.replace("$update", &format!("{{ {} }}", rules::dense(self.update.form)));
         let text = text.replace("$last", &last.statements).replace("$choice", &choice);
         let code = self.code(Counter::for_sizes(&[]), dtype, &scalars, &text).with_constant("TILE", TILE as i64);
         let args = [CudaArg::Failure].into_iter().chain(scalars.args).collect();
@@ -198,27 +201,27 @@ impl Node<'_> {
     fn sparse(&self, v: &VariableInputs, indices: &Indices, sorted: Option<&Sorted>) -> Option<CudaLaunch> {
         let desc = &self.c.inputs[v.var];
         let width: usize = desc.dims.iter().skip(1).product();
-        let adam = self.layout.rule == UpdateRule::Adam;
+        let adam = self.update.form.rule == UpdateRule::Adam;
         let work = if adam { desc.len() } else { indices.count * width };
         if work == 0 {
             return None;
         }
         let scalars = self.scalars();
         let counter = Counter::for_sizes(&[desc.len(), indices.count * width]);
-        let rule = (self.layout.rule, self.layout.use_nesterov);
         let text = match adam {
             true => include_str!("cuda/apply_adam_rows.cu").replace("$decay", rules::DECAY),
-            false => include_str!("cuda/apply_rows.cu").replace("$update", rules::sparse(rule.0, rule.1)),
+            false => include_str!("cuda/apply_rows.cu")
+                .replace("$update", &format!("{{ {} }}", rules::sparse(self.update.form))),
         };
         let text = text.replace("$scatter", rules::SCATTER).replace("$move", rules::MOVE_ALL);
         let text = text.replace("$parameters", &scalars.parameters);
-        // TensorFlow scatters each entry by itself here.
-        let each = rule.0 == UpdateRule::GradientDescent;
-        let code = self.code(counter, desc.dtype, &scalars, &text).with_constant("EACH", each.into());
+        let code = self.code(counter, desc.dtype, &scalars, &text).with_constant("EACH", self.update.each.into());
         // Slots and keys that are not there are not read.
         let slot = |i: usize| CudaArg::input(v.slots.clone().nth(i).unwrap_or(v.var));
         let (keys, shift) = sorted.map_or((CudaArg::input(v.var), CudaArg::I32(0)), |s| (s.keys, s.shift));
-        let buffers = [CudaArg::input(v.var), slot(0), slot(1), CudaArg::input(v.gradient), keys];
+        let third = (!adam).then(|| slot(2));
+        let buffers = [CudaArg::input(v.var), slot(0), slot(1)].into_iter().chain(third);
+        let buffers = buffers.chain([CudaArg::input(v.gradient), keys]);
         let args = [CudaArg::Failure].into_iter().chain(buffers).chain([counter.size(indices.count), shift]);
         let args = args.chain(counter.divisor(width)).chain(adam.then(|| counter.size(work))).chain(scalars.args);
         Some(CudaLaunch::elements(code, work.min(ASKING), args))

@@ -29,6 +29,9 @@ pub static GATHER_V2: GatherOp = GatherOp { name: "GatherV2", with_axis: true };
 /// TensorFlow's `Gather`, its older form: inputs params and indices of rows.
 pub static GATHER: GatherOp = GatherOp { name: "Gather", with_axis: false };
 
+/// TensorFlow's `ResourceGather`: as [`GATHER`], of a resource variable.
+pub static RESOURCE_GATHER: GatherOp = GatherOp { name: "ResourceGather", with_axis: false };
+
 impl GatherOp {
     /// The sizes before the axis, along it, and after it.
     fn around(&self, c: &KernelContext<'_>) -> Result<(usize, usize, usize), String> {

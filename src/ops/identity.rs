@@ -1,4 +1,4 @@
-//! `Identity`, `Snapshot` and `NoOp`: nodes that only order and name things. Nothing runs for them.
+//! `Identity`, `ReadVariableOp`, `Snapshot` and `NoOp`: nodes that only order and name things. Nothing runs for them.
 
 use super::values::{case, float};
 use super::{like_input, no_kernel};
@@ -8,37 +8,23 @@ use crate::graph::{
     Attrs, Case, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Operation, Tensor, Traits,
 };
 
-/// TensorFlow's `Identity`: the bytes of its input under another name.
-pub struct Identity;
-
-/// TensorFlow's `Snapshot`: as [`Identity`]. It has no gradient, as in TensorFlow.
-pub struct Snapshot;
-
-impl Op for Snapshot {
-    fn name(&self) -> &'static str {
-        "Snapshot"
-    }
-
-    fn traits(&self) -> Traits {
-        Traits { forwards: Some(0), ..Traits::default() }
-    }
-
-    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
-        like_input(c)
-    }
-
-    fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        no_kernel()
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        vec![case(vec![float(&[2], &[1.0, -2.0])], vec![float(&[2], &[1.0, -2.0])], false)]
-    }
+/// An op that gives its input's bytes another name.
+pub struct RenameOp {
+    name: &'static str,
+    /// Whether gradients pass it; if not, to ask for one is an error.
+    has_gradient: bool,
 }
 
-impl Op for Identity {
+/// TensorFlow's `Identity`.
+pub static IDENTITY: RenameOp = RenameOp { name: "Identity", has_gradient: true };
+/// TensorFlow's `ReadVariableOp`: the value of a resource variable.
+pub static READ_VARIABLE: RenameOp = RenameOp { name: "ReadVariableOp", has_gradient: true };
+/// TensorFlow's `Snapshot`, which has no gradient there.
+pub static SNAPSHOT: RenameOp = RenameOp { name: "Snapshot", has_gradient: false };
+
+impl Op for RenameOp {
     fn name(&self) -> &'static str {
-        "Identity"
+        self.name
     }
 
     fn traits(&self) -> Traits {
@@ -46,11 +32,15 @@ impl Op for Identity {
     }
 
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
-        like_input(c)
+        let facts = like_input(c)?;
+        match c.attrs.dtype("dtype").filter(|&dtype| dtype != facts[0].dtype) {
+            Some(dtype) => Err(format!("attribute 'dtype' is {dtype}, but the input is {}", facts[0].dtype)),
+            None => Ok(facts),
+        }
     }
 
     fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
-        Some(vec![Some(c.grad().into())])
+        self.has_gradient.then(|| vec![Some(c.grad().into())])
     }
 
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
@@ -58,7 +48,7 @@ impl Op for Identity {
     }
 
     fn cases(&self) -> Vec<Case> {
-        vec![case(vec![float(&[2], &[1.0, -2.0])], vec![float(&[2], &[1.0, -2.0])], true)]
+        vec![case(vec![float(&[2], &[1.0, -2.0])], vec![float(&[2], &[1.0, -2.0])], self.has_gradient)]
     }
 }
 
@@ -96,7 +86,7 @@ impl<'g> Tensor<'g> {
     /// The same values under a new name.
     #[track_caller]
     pub fn identity(self, name: &str) -> Tensor<'g> {
-        self.graph().node_of(&Identity).name(name.to_string()).input(self).tensor()
+        self.graph().node_of(&IDENTITY).name(name.to_string()).input(self).tensor()
     }
 }
 

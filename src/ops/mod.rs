@@ -7,6 +7,7 @@ mod add_n;
 mod all_reduce;
 mod apply;
 mod apply_kernels;
+mod apply_one;
 mod apply_rules;
 #[cfg(test)]
 mod apply_tests;
@@ -98,7 +99,9 @@ mod window;
 use crate::graph::OpRef;
 
 pub use all_reduce::AllReduceN;
-pub use apply::{ApplyGradients, ApplyLayout, UpdateRule, VariableInputs};
+pub use apply::{ApplyGradients, ApplyLayout, VariableInputs};
+pub use apply_one::UpdateInputs;
+pub use apply_rules::UpdateRule;
 pub use conv::ConvOptions;
 pub use operators::Operand;
 pub use placeholder::IntoPlaceholderShape;
@@ -111,10 +114,14 @@ pub use window::{DataFormat, Padding};
 pub static TABLE: &[OpRef] = &[
     &placeholder::Placeholder,
     &constant::Const,
-    &state::VariableV2,
-    &state::Assign,
-    &identity::Identity,
-    &identity::Snapshot,
+    &state::VARIABLE_V2,
+    &state::VARIABLE,
+    &state::VAR_HANDLE,
+    &state::ASSIGN,
+    &state::ASSIGN_VARIABLE,
+    &identity::IDENTITY,
+    &identity::READ_VARIABLE,
+    &identity::SNAPSHOT,
     &identity::NoOp,
     &transpose::Transpose,
     &transpose::InvertPermutation,
@@ -142,6 +149,7 @@ pub static TABLE: &[OpRef] = &[
     &assert::Assert,
     &gather::GATHER_V2,
     &gather::GATHER,
+    &gather::RESOURCE_GATHER,
     &gather_nd::GatherNd,
     &gather_nd::ScatterNd,
     &dynamic_stitch::DYNAMIC_STITCH,
@@ -162,12 +170,62 @@ pub static TABLE: &[OpRef] = &[
     &random::RandomUniformInt,
     &qr::Qr,
     &qr::DiagPart,
-    &updates::AssignAdd,
-    &updates::AssignSub,
-    &updates::ScatterAdd,
-    &updates::ScatterSub,
-    &updates::ScatterUpdate,
+    &updates::ASSIGN_ADD,
+    &updates::ASSIGN_SUB,
+    &updates::ASSIGN_ADD_VARIABLE,
+    &updates::ASSIGN_SUB_VARIABLE,
+    &updates::SCATTER_ADD,
+    &updates::RESOURCE_SCATTER_ADD,
+    &updates::SCATTER_SUB,
+    &updates::RESOURCE_SCATTER_SUB,
+    &updates::SCATTER_MUL,
+    &updates::RESOURCE_SCATTER_MUL,
+    &updates::SCATTER_DIV,
+    &updates::RESOURCE_SCATTER_DIV,
+    &updates::SCATTER_MIN,
+    &updates::RESOURCE_SCATTER_MIN,
+    &updates::SCATTER_MAX,
+    &updates::RESOURCE_SCATTER_MAX,
+    &updates::SCATTER_UPDATE,
+    &updates::RESOURCE_SCATTER_UPDATE,
     &apply::ApplyGradients,
+    // TensorFlow's updates of one variable.
+    &apply_one::APPLY_GRADIENT_DESCENT,
+    &apply_one::RESOURCE_APPLY_GRADIENT_DESCENT,
+    &apply_one::APPLY_MOMENTUM,
+    &apply_one::RESOURCE_APPLY_MOMENTUM,
+    &apply_one::SPARSE_APPLY_MOMENTUM,
+    &apply_one::RESOURCE_SPARSE_APPLY_MOMENTUM,
+    &apply_one::APPLY_ADAM,
+    &apply_one::RESOURCE_APPLY_ADAM,
+    &apply_one::APPLY_RMS_PROP,
+    &apply_one::RESOURCE_APPLY_RMS_PROP,
+    &apply_one::SPARSE_APPLY_RMS_PROP,
+    &apply_one::RESOURCE_SPARSE_APPLY_RMS_PROP,
+    &apply_one::APPLY_CENTERED_RMS_PROP,
+    &apply_one::RESOURCE_APPLY_CENTERED_RMS_PROP,
+    &apply_one::SPARSE_APPLY_CENTERED_RMS_PROP,
+    &apply_one::RESOURCE_SPARSE_APPLY_CENTERED_RMS_PROP,
+    &apply_one::APPLY_ADAGRAD,
+    &apply_one::RESOURCE_APPLY_ADAGRAD,
+    &apply_one::SPARSE_APPLY_ADAGRAD,
+    &apply_one::RESOURCE_SPARSE_APPLY_ADAGRAD,
+    &apply_one::APPLY_ADAGRAD_V2,
+    &apply_one::RESOURCE_APPLY_ADAGRAD_V2,
+    &apply_one::SPARSE_APPLY_ADAGRAD_V2,
+    &apply_one::RESOURCE_SPARSE_APPLY_ADAGRAD_V2,
+    &apply_one::APPLY_ADADELTA,
+    &apply_one::RESOURCE_APPLY_ADADELTA,
+    &apply_one::SPARSE_APPLY_ADADELTA,
+    &apply_one::RESOURCE_SPARSE_APPLY_ADADELTA,
+    &apply_one::APPLY_FTRL,
+    &apply_one::RESOURCE_APPLY_FTRL,
+    &apply_one::SPARSE_APPLY_FTRL,
+    &apply_one::RESOURCE_SPARSE_APPLY_FTRL,
+    &apply_one::APPLY_FTRL_V2,
+    &apply_one::RESOURCE_APPLY_FTRL_V2,
+    &apply_one::SPARSE_APPLY_FTRL_V2,
+    &apply_one::RESOURCE_SPARSE_APPLY_FTRL_V2,
     // Conditionals.
     &control::SWITCH,
     &control::REF_SWITCH,
@@ -184,6 +242,7 @@ pub static TABLE: &[OpRef] = &[
     &conv::DEPTHWISE_BACKPROP_FILTER,
     // Shapes.
     &shape_facts::ShapeOp,
+    &shape_facts::VariableShape,
     &shape_facts::ShapeN,
     &shape_facts::Size,
     &shape_facts::Rank,

@@ -112,6 +112,13 @@ shape_fact!(
     ints(&[3, 2])
 );
 shape_fact!(
+    /// TensorFlow's `VariableShape`: the sizes of a resource variable, of type `out_type` (`int32`).
+    VariableShape = "VariableShape",
+    |dims| dims.iter().copied().collect(),
+    |shape| shape.rank().map_or(Shape::of_rank(1), |rank| Shape::known(&[rank])),
+    ints(&[3, 2])
+);
+shape_fact!(
     /// TensorFlow's `Size`: the number of elements of its input, of type `out_type` (`int32`).
     Size = "Size",
     |dims| Some(smallvec![crate::base::num_elements(&dims.iter().copied().collect::<Option<Dims>>()?)?]),

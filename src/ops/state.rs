@@ -1,8 +1,11 @@
-//! Variables: `VariableV2`, the assignments, and `get_variable`, which builds what the registry asks for.
+//! Variables: `VariableV2`, `Variable`, `VarHandleOp`, the assignments, and `get_variable`, which builds what the registry
+//! asks for.
+//!
+//! A resource handle is the variable itself here, so that what TensorFlow does with resources is done as with references.
 
 use super::cuda_copy::moved;
 use super::cuda_index::{ASKING, Counter};
-use super::identity::Identity;
+use super::identity::IDENTITY;
 use super::initializer::initial_value;
 use super::no_kernel;
 use super::support::{build, by_dtype, node, scoped, sized};
@@ -15,12 +18,21 @@ use crate::graph::{
 };
 use smallvec::{SmallVec, smallvec};
 
-/// TensorFlow's `VariableV2`, with attributes `dtype` and `shape`: output 0 is the variable's buffer.
-pub struct VariableV2;
+/// A variable, with attributes `dtype` and `shape`: output 0 is its buffer.
+pub struct VariableOp {
+    name: &'static str,
+}
 
-impl Op for VariableV2 {
+/// TensorFlow's `VariableV2`.
+pub static VARIABLE_V2: VariableOp = VariableOp { name: "VariableV2" };
+/// TensorFlow's `Variable`, the older form of `VariableV2`.
+pub static VARIABLE: VariableOp = VariableOp { name: "Variable" };
+/// TensorFlow's `VarHandleOp`, a resource variable.
+pub static VAR_HANDLE: VariableOp = VariableOp { name: "VarHandleOp" };
+
+impl Op for VariableOp {
     fn name(&self) -> &'static str {
-        "VariableV2"
+        self.name
     }
 
     fn traits(&self) -> Traits {
@@ -42,12 +54,21 @@ impl Op for VariableV2 {
     }
 }
 
-/// TensorFlow's `Assign`: overwrites a variable; its output is the variable's buffer afterwards.
-pub struct Assign;
+/// An assignment, which overwrites a variable.
+pub struct AssignOp {
+    name: &'static str,
+    /// Whether the variable is a resource; then there is no output.
+    resource: bool,
+}
 
-impl Op for Assign {
+/// TensorFlow's `Assign`; its output is the variable's buffer afterwards.
+pub static ASSIGN: AssignOp = AssignOp { name: "Assign", resource: false };
+/// TensorFlow's `AssignVariableOp`, which has no output.
+pub static ASSIGN_VARIABLE: AssignOp = AssignOp { name: "AssignVariableOp", resource: true };
+
+impl Op for AssignOp {
     fn name(&self) -> &'static str {
-        "Assign"
+        self.name
     }
 
     fn traits(&self) -> Traits {
@@ -56,7 +77,7 @@ impl Op for Assign {
     }
 
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
-        assigned(c)
+        assigned(c, self.resource)
     }
 
     fn written_inputs(&self, _attrs: &Attrs, _num_inputs: usize) -> SmallVec<[usize; 4]> {
@@ -92,14 +113,14 @@ fn copy_in<T: crate::base::Element>() -> CpuKernel {
     })
 }
 
-/// The shape rule of assignments: the value must have the variable's type and shape.
-pub(super) fn assigned(c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+/// The shape rule of assignments: the value must have the variable's type and shape. Of resources there is no output.
+pub(super) fn assigned(c: &InferContext<'_>, resource: bool) -> Result<Vec<Fact>, String> {
     c.want_inputs(2)?;
     c.same_dtype()?;
     if !c.shape(0).is_compatible_with(c.shape(1)) {
         return Err(format!("the value must have the variable's shape: want {}, got {}", c.shape(0), c.shape(1)));
     }
-    Ok(vec![c.inputs[0].clone()])
+    Ok(if resource { Vec::new() } else { vec![c.inputs[0].clone()] })
 }
 
 /// What `get_variable_with` can be told beyond name, shape and initializer.
@@ -276,7 +297,7 @@ impl Graph {
             let scope = self.current_name_scope();
             let bytes = shape.num_elements().and_then(|n| n.checked_mul(dtype.size())).unwrap_or(usize::MAX);
             let builder =
-                self.node_of(&VariableV2).name(format!("{scope}/")).attr("dtype", dtype).attr("shape", shape.clone());
+                self.node_of(&VARIABLE_V2).name(format!("{scope}/")).attr("dtype", dtype).attr("shape", shape.clone());
             let node = place(builder, bytes as u64).add();
             if node.is_poison() {
                 return self.poison_variable();
@@ -290,8 +311,8 @@ impl Graph {
                 }
                 _ => self.name_scope("Initializer", || initial_value(self, &init, &dims, dtype)),
             });
-            let initializer = self.node_of(&Assign).input(node.output(0)).input(initial).colocate_with(node).add();
-            let read = self.node_of(&Identity).name("read").input(node.output(0)).colocate_with(node).tensor();
+            let initializer = self.node_of(&ASSIGN).input(node.output(0)).input(initial).colocate_with(node).add();
+            let read = self.node_of(&IDENTITY).name("read").input(node.output(0)).colocate_with(node).tensor();
             if initializer.is_poison() || read.is_poison() {
                 return self.poison_variable();
             }

@@ -4,7 +4,7 @@
 
 use super::cuda_indices::Indices;
 use super::number::Number;
-use super::state::{Assign, assigned, cuda_update};
+use super::state::{ASSIGN, assigned, cuda_update};
 use super::support::{index_at, no_arithmetic, update};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
@@ -38,19 +38,24 @@ macro_rules! by_number {
     };
 }
 
-/// TensorFlow's `AssignAdd`.
-pub struct AssignAdd;
-
-/// TensorFlow's `AssignSub`.
-pub struct AssignSub;
-
-fn numeric(c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
-    let facts = assigned(c)?;
-    match c.dtype(0) {
-        other if !other.is_number() => Err(no_arithmetic(other)),
-        _ => Ok(facts),
-    }
+/// An addition to a variable, or a subtraction from it.
+pub struct AccumulateOp {
+    name: &'static str,
+    subtracts: bool,
+    /// Whether the variable is a resource; then there is no output.
+    resource: bool,
 }
+
+/// TensorFlow's `AssignAdd`.
+pub static ASSIGN_ADD: AccumulateOp = AccumulateOp { name: "AssignAdd", subtracts: false, resource: false };
+/// TensorFlow's `AssignSub`.
+pub static ASSIGN_SUB: AccumulateOp = AccumulateOp { name: "AssignSub", subtracts: true, resource: false };
+/// TensorFlow's `AssignAddVariableOp`.
+pub static ASSIGN_ADD_VARIABLE: AccumulateOp =
+    AccumulateOp { name: "AssignAddVariableOp", subtracts: false, resource: true };
+/// TensorFlow's `AssignSubVariableOp`.
+pub static ASSIGN_SUB_VARIABLE: AccumulateOp =
+    AccumulateOp { name: "AssignSubVariableOp", subtracts: true, resource: true };
 
 fn accumulate<N: Number>(f: impl Fn(N, N) -> N + Copy + Send + Sync + 'static) -> CpuKernel {
     Box::new(move |l| {
@@ -62,59 +67,84 @@ fn accumulate<N: Number>(f: impl Fn(N, N) -> N + Copy + Send + Sync + 'static) -
     })
 }
 
-macro_rules! accumulating {
-    ($op:ident, $name:literal, $how:ident) => {
-        impl Op for $op {
-            fn name(&self) -> &'static str {
-                $name
-            }
+impl Op for AccumulateOp {
+    fn name(&self) -> &'static str {
+        self.name
+    }
 
-            fn traits(&self) -> Traits {
-                Traits { stateful: true, ..Traits::default() }
-            }
+    fn traits(&self) -> Traits {
+        Traits { stateful: true, ..Traits::default() }
+    }
 
-            fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
-                numeric(c)
-            }
-
-            fn written_inputs(&self, _attrs: &Attrs, _num_inputs: usize) -> SmallVec<[usize; 4]> {
-                smallvec![0]
-            }
-
-            fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-                by_number!(c.inputs[0].dtype, N => accumulate::<N>(N::$how))
-            }
-
-            fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-                let step = concat!("turret_", stringify!($how), "(old, x)");
-                Ok(cuda_update(step, c.inputs[0].dtype, c.inputs[0].len()))
-            }
-
-            fn has_cuda_kernel(&self, _attrs: &Attrs, outputs: &[Fact]) -> bool {
-                has_sums(outputs)
-            }
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        let facts = assigned(c, self.resource)?;
+        match c.dtype(0).is_number() {
+            true => Ok(facts),
+            false => Err(no_arithmetic(c.dtype(0))),
         }
-    };
+    }
+
+    fn written_inputs(&self, _attrs: &Attrs, _num_inputs: usize) -> SmallVec<[usize; 4]> {
+        smallvec![0]
+    }
+
+    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        by_number!(c.inputs[0].dtype, N => match self.subtracts {
+            false => accumulate::<N>(N::plus),
+            true => accumulate::<N>(N::minus),
+        })
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        let step = if self.subtracts { "turret_minus(old, x)" } else { "turret_plus(old, x)" };
+        Ok(cuda_update(step, c.inputs[0].dtype, c.inputs[0].len()))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, outputs: &[Fact]) -> bool {
+        has_sums(outputs)
+    }
 }
 
-accumulating!(AssignAdd, "AssignAdd", plus);
-accumulating!(AssignSub, "AssignSub", minus);
-
-#[derive(Clone, Copy)]
+/// What a scatter makes of an old element and an update.
+#[derive(Clone, Copy, PartialEq)]
 enum Scatter {
     Add,
     Sub,
+    Mul,
+    Div,
+    Min,
+    Max,
     Update,
 }
 
-/// TensorFlow's `ScatterAdd`: adds row `i` of the updates to row `indices[i]` of the variable.
-pub struct ScatterAdd;
+/// A change of those rows of a variable that indices name: row `i` of the updates changes row `indices[i]`. Of equal
+/// indices one comes after another, in their order.
+pub struct ScatterOp {
+    name: &'static str,
+    how: Scatter,
+    /// Whether the variable is a resource; then there is no output.
+    resource: bool,
+}
 
-/// TensorFlow's `ScatterSub`.
-pub struct ScatterSub;
+macro_rules! scatters {
+    ($($op:ident, $resource:ident = $name:literal, $how:ident;)*) => {$(
+        #[doc = concat!("TensorFlow's `", $name, "`.")]
+        pub static $op: ScatterOp = ScatterOp { name: $name, how: Scatter::$how, resource: false };
+        #[doc = concat!("TensorFlow's `Resource", $name, "`.")]
+        pub static $resource: ScatterOp =
+            ScatterOp { name: concat!("Resource", $name), how: Scatter::$how, resource: true };
+    )*};
+}
 
-/// TensorFlow's `ScatterUpdate`: overwrites rows; of equal indices the last wins.
-pub struct ScatterUpdate;
+scatters! {
+    SCATTER_ADD, RESOURCE_SCATTER_ADD = "ScatterAdd", Add;
+    SCATTER_SUB, RESOURCE_SCATTER_SUB = "ScatterSub", Sub;
+    SCATTER_MUL, RESOURCE_SCATTER_MUL = "ScatterMul", Mul;
+    SCATTER_DIV, RESOURCE_SCATTER_DIV = "ScatterDiv", Div;
+    SCATTER_MIN, RESOURCE_SCATTER_MIN = "ScatterMin", Min;
+    SCATTER_MAX, RESOURCE_SCATTER_MAX = "ScatterMax", Max;
+    SCATTER_UPDATE, RESOURCE_SCATTER_UPDATE = "ScatterUpdate", Update;
+}
 
 /// The shape rule: updates have the shape `indices.shape + variable.shape[1..]`.
 fn scattered(c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
@@ -160,6 +190,10 @@ fn scatter_cuda_kernel(c: &KernelContext<'_>, how: Scatter) -> Result<CudaKernel
     let step = match how {
         Scatter::Add => "turret_plus(old, x)",
         Scatter::Sub => "turret_minus(old, x)",
+        Scatter::Mul => "turret_times(old, x)",
+        Scatter::Div => "turret_over(old, x)",
+        Scatter::Min => "turret_smaller(old, x)",
+        Scatter::Max => "turret_larger(old, x)",
         Scatter::Update => "x",
     };
     let mut sorted = indices.sort(0, true);
@@ -198,47 +232,47 @@ fn scatter_kernel(c: &KernelContext<'_>, how: Scatter) -> Result<CpuKernel, Stri
     by_number!(c.inputs[0].dtype, N => match how {
         Scatter::Add => kernel::<N>(rows, width, count, N::plus),
         Scatter::Sub => kernel::<N>(rows, width, count, N::minus),
+        Scatter::Mul => kernel::<N>(rows, width, count, N::times),
+        Scatter::Div => kernel::<N>(rows, width, count, N::over),
+        Scatter::Min => kernel::<N>(rows, width, count, N::smaller),
+        Scatter::Max => kernel::<N>(rows, width, count, N::larger),
         Scatter::Update => kernel::<N>(rows, width, count, |_, b| b),
     })
 }
 
-macro_rules! scatter {
-    ($op:ident, $name:literal, $how:expr) => {
-        impl Op for $op {
-            fn name(&self) -> &'static str {
-                $name
-            }
+impl Op for ScatterOp {
+    fn name(&self) -> &'static str {
+        self.name
+    }
 
-            fn traits(&self) -> Traits {
-                Traits { stateful: true, fallible: true, checks_before_writing: true, ..Traits::default() }
-            }
+    fn traits(&self) -> Traits {
+        Traits { stateful: true, fallible: true, checks_before_writing: true, ..Traits::default() }
+    }
 
-            fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
-                scattered(c)
-            }
-
-            fn written_inputs(&self, _attrs: &Attrs, _num_inputs: usize) -> SmallVec<[usize; 4]> {
-                smallvec![0]
-            }
-
-            fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-                scatter_kernel(c, $how)
-            }
-
-            fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
-                scatter_cuda_kernel(c, $how)
-            }
-
-            fn has_cuda_kernel(&self, _attrs: &Attrs, outputs: &[Fact]) -> bool {
-                has_sums(outputs)
-            }
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        let facts = scattered(c)?;
+        if self.how == Scatter::Div && !c.dtype(0).is_floating() {
+            return Err(format!("rows can be divided in float32 and float64, got {}; cast the variable", c.dtype(0)));
         }
-    };
-}
+        Ok(if self.resource { Vec::new() } else { facts })
+    }
 
-scatter!(ScatterAdd, "ScatterAdd", Scatter::Add);
-scatter!(ScatterSub, "ScatterSub", Scatter::Sub);
-scatter!(ScatterUpdate, "ScatterUpdate", Scatter::Update);
+    fn written_inputs(&self, _attrs: &Attrs, _num_inputs: usize) -> SmallVec<[usize; 4]> {
+        smallvec![0]
+    }
+
+    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        scatter_kernel(c, self.how)
+    }
+
+    fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
+        scatter_cuda_kernel(c, self.how)
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, outputs: &[Fact]) -> bool {
+        has_sums(outputs)
+    }
+}
 
 impl<'g> Variable<'g> {
     #[track_caller]
@@ -250,36 +284,36 @@ impl<'g> Variable<'g> {
     /// Overwrites the variable; the result is the variable afterwards.
     #[track_caller]
     pub fn assign(self, value: impl Into<Tensor<'g>>) -> Tensor<'g> {
-        self.written_by(&Assign, &[value.into()])
+        self.written_by(&ASSIGN, &[value.into()])
     }
 
     /// Adds to the variable; the result is the variable afterwards.
     #[track_caller]
     pub fn assign_add(self, value: impl Into<Tensor<'g>>) -> Tensor<'g> {
-        self.written_by(&AssignAdd, &[value.into()])
+        self.written_by(&ASSIGN_ADD, &[value.into()])
     }
 
     /// Subtracts from the variable; the result is the variable afterwards.
     #[track_caller]
     pub fn assign_sub(self, value: impl Into<Tensor<'g>>) -> Tensor<'g> {
-        self.written_by(&AssignSub, &[value.into()])
+        self.written_by(&ASSIGN_SUB, &[value.into()])
     }
 
     /// Adds rows to the rows with these numbers; the result is the variable afterwards.
     #[track_caller]
     pub fn scatter_add(self, indices: Tensor<'g>, rows: Tensor<'g>) -> Tensor<'g> {
-        self.written_by(&ScatterAdd, &[indices, rows])
+        self.written_by(&SCATTER_ADD, &[indices, rows])
     }
 
     /// Subtracts rows from the rows with these numbers; the result is the variable afterwards.
     #[track_caller]
     pub fn scatter_sub(self, indices: Tensor<'g>, rows: Tensor<'g>) -> Tensor<'g> {
-        self.written_by(&ScatterSub, &[indices, rows])
+        self.written_by(&SCATTER_SUB, &[indices, rows])
     }
 
     /// Overwrites the rows with these numbers; the result is the variable afterwards.
     #[track_caller]
     pub fn scatter_update(self, indices: Tensor<'g>, rows: Tensor<'g>) -> Tensor<'g> {
-        self.written_by(&ScatterUpdate, &[indices, rows])
+        self.written_by(&SCATTER_UPDATE, &[indices, rows])
     }
 }

@@ -105,6 +105,17 @@ impl<'g> Optimizer<'g> {
                 ));
             }
         }
+        for (hyper, name) in self.hypers.iter().zip(self.rule.hypers()) {
+            let Hyper::Value(value) = hyper else { continue };
+            let (want, fits) = match *name {
+                "learning_rate_power" => ("zero or less", *value <= 0.0),
+                name if name.ends_with("regularization_strength") => ("zero or more", *value >= 0.0),
+                _ => continue,
+            };
+            if !fits {
+                return Err(format!("{name} of optimizer '{}' must be {want}, got {value}", self.name));
+            }
+        }
         if let Some(step) = options.global_step
             && (!step.dtype().is_integer() || step.shape().rank() != Some(0))
         {
@@ -210,16 +221,22 @@ impl<'g> Optimizer<'g> {
         let scope = graph.current_variable_scope();
         let prefix = if scope.name().is_empty() { String::new() } else { format!("{}/", scope.name()) };
         let name = format!("{prefix}{}/{}", var.name(), self.name);
-        let slots: Vec<Variable<'g>> = (0..self.rule.slots().len())
-            .map(|i| {
-                let init = match (self.rule, i) {
-                    (UpdateRule::RmsProp, 0) => Init::Ones,
-                    (UpdateRule::Adagrad, _) => Init::Constant(self.initial_accumulator),
-                    _ => Init::Zeros,
-                };
-                graph.untracked_variable(&name, var.shape(), var.dtype(), init, Some(var))
-            })
-            .collect();
+        let names = self.rule.slots();
+        let make = |i: usize| {
+            let init = match (self.rule, i) {
+                (UpdateRule::RmsProp, 0) | (UpdateRule::CenteredRmsProp, 1) => Init::Ones,
+                (UpdateRule::Adagrad | UpdateRule::AdagradV2, _) => Init::Constant(self.initial_accumulator),
+                (UpdateRule::Ftrl | UpdateRule::FtrlV2, 0) => Init::Constant(self.initial_accumulator),
+                _ => Init::Zeros,
+            };
+            (i, graph.untracked_variable(&name, var.shape(), var.dtype(), init, Some(var)))
+        };
+        // Made in the order of their names, since names are given in turn.
+        let mut order: Vec<usize> = (0..names.len()).collect();
+        order.sort_by_key(|&i| names[i]);
+        let mut made: Vec<(usize, Variable<'g>)> = order.into_iter().map(make).collect();
+        made.sort_by_key(|(i, _)| *i);
+        let slots: Vec<Variable<'g>> = made.into_iter().map(|(_, slot)| slot).collect();
         self.state().slots.insert(var.op().id(), slots.clone());
         slots
     }

@@ -141,7 +141,7 @@ impl<'g> Optimizer<'g> {
     fn new(rule: UpdateRule, hypers: Vec<Hyper<'g>>) -> Optimizer<'g> {
         Optimizer {
             rule,
-            name: rule.name().to_string(),
+            name: rule.default_name().to_string(),
             hypers,
             use_nesterov: false,
             initial_accumulator: 0.1,
@@ -175,10 +175,37 @@ impl<'g> Optimizer<'g> {
         Optimizer::new(UpdateRule::Adagrad, vec![learning_rate.into()])
     }
 
+    /// Zeiler, 2012; rho 0.95, epsilon 1e-8.
+    pub fn adadelta(learning_rate: impl Into<Hyper<'g>>) -> Optimizer<'g> {
+        Optimizer::new(UpdateRule::Adadelta, vec![learning_rate.into(), 0.95.into(), 1e-8.into()])
+    }
+
+    /// McMahan et al., 2013: follow the regularized leader; accumulators start at 0.1, learning_rate_power -0.5, and
+    /// l1_regularization_strength, l2_regularization_strength and l2_shrinkage_regularization_strength 0.
+    pub fn ftrl(learning_rate: impl Into<Hyper<'g>>) -> Optimizer<'g> {
+        Optimizer::new(UpdateRule::Ftrl, vec![learning_rate.into(), 0.0.into(), 0.0.into(), (-0.5).into()])
+    }
+
+    /// Goes by the variance of the gradient instead of its square (Graves, 2013); for RMSProp.
+    #[must_use]
+    pub fn centered(mut self) -> Optimizer<'g> {
+        match self.rule {
+            UpdateRule::RmsProp => self.rule = UpdateRule::CenteredRmsProp,
+            _ => {
+                self.problem.get_or_insert(format!("optimizer '{}' has no centered form; RMSProp has one", self.name));
+            }
+        }
+        self
+    }
+
     /// Sets a hyper-parameter by TensorFlow's name, as in `with("beta1", 0.95)`. A name that this optimizer does not
     /// have is reported where it is applied.
     #[must_use]
     pub fn with(mut self, hyper: &str, value: impl Into<Hyper<'g>>) -> Optimizer<'g> {
+        if self.rule == UpdateRule::Ftrl && UpdateRule::FtrlV2.hypers()[3] == hyper {
+            self.rule = UpdateRule::FtrlV2;
+            self.hypers.insert(3, 0.0.into());
+        }
         match self.rule.hypers().iter().position(|h| *h == hyper) {
             Some(i) => self.hypers[i] = value.into(),
             None => {
@@ -206,12 +233,17 @@ impl<'g> Optimizer<'g> {
         self
     }
 
-    /// Where the accumulators start; for Adagrad.
+    /// Where the accumulators start; for Adagrad and FTRL.
     #[must_use]
     pub fn initial_accumulator(mut self, value: f64) -> Optimizer<'g> {
-        if self.rule != UpdateRule::Adagrad || value <= 0.0 {
+        let fits = match self.rule {
+            UpdateRule::Adagrad => value > 0.0,
+            UpdateRule::Ftrl | UpdateRule::FtrlV2 => value >= 0.0,
+            _ => false,
+        };
+        if !fits {
             self.problem.get_or_insert(format!(
-                "the initial accumulator of optimizer '{}' cannot be {value}; it is for Adagrad, and above zero",
+                "the initial accumulator of optimizer '{}' cannot be {value}; it is for Adagrad, above zero, and for FTRL",
                 self.name
             ));
         }

@@ -10,7 +10,7 @@ use turret::device::cuda::{
     CudaArg, CudaBuffer, CudaKernel, CudaLaunch, CudaMap, MapStep, Operand, PRELUDE, map_kernel,
 };
 use turret::graph::{Attr, Attrs, Fact, InferContext, KernelContext, OpRef, TensorDesc};
-use turret::ops;
+use turret::ops::{self, UpdateInputs, UpdateRule};
 
 /// Ops that run on the host alone, and why.
 const WITHOUT: &[(&str, &str)] = &[
@@ -48,11 +48,43 @@ fn large() -> Vec<(&'static str, Attrs, Vec<Input>)> {
         ("InTopKV2", none(), vec![f(&[64, 2000]), i(&[64]), i(&[])]),
         ("AddN", none().with("N", 40i64), (0..40).map(|_| f(&[1 << 20])).collect()),
     ];
+    all.extend(updates());
+    for op in ["AssignAdd", "AssignSub", "Assign"] {
+        all.push((op, none(), vec![f(&[1000]), f(&[1000])]));
+    }
+    for op in ["ScatterAdd", "ScatterSub", "ScatterMul", "ScatterDiv", "ScatterMin", "ScatterMax", "ScatterUpdate"] {
+        all.push((op, none(), vec![f(&[1000, 5]), i(&[5000]), f(&[5000, 5])]));
+    }
+    all.push(("GatherNd", none(), vec![f(&[100, 50, 3]), i(&[40_000, 2])]));
+    all.push(("BatchMatMulV2", none(), vec![f(&[7, 1, 20, 30]), f(&[5, 30, 40])]));
     for classes in [40, 100, 200, 400, 1000, 5000, 50_000] {
         all.push(("Softmax", none(), vec![f(&[64, classes])]));
         all.push(("LogSoftmax", none(), vec![f(&[64, classes])]));
         all.push(("SoftmaxCrossEntropyWithLogits", none(), vec![f(&[64, classes]), f(&[64, classes])]));
         all.push(("SparseSoftmaxCrossEntropyWithLogits", none(), vec![f(&[64, classes]), i(&[64])]));
+    }
+    all
+}
+
+/// TensorFlow's updates of one variable, from dense gradients and from rows.
+fn updates() -> Vec<(&'static str, Attrs, Vec<Input>)> {
+    let f = |dims: &[usize]| Input::Sizes(DType::F32, dims.to_vec());
+    let mut all = Vec::new();
+    for rule in UpdateRule::ALL {
+        for (op, rows) in [(Some(rule.dense_op()), false), (rule.sparse_op(), true)] {
+            for option in [None, Some(("use_nesterov", true)), Some(("update_slots", false))] {
+                let Some(op) = op else { continue };
+                let inputs = rule.inputs().into_iter().flat_map(|run| match run {
+                    UpdateInputs::Own => (0..1 + rule.slots().len()).map(|_| f(&[1000, 5])).collect(),
+                    UpdateInputs::Powers => rule.powers().iter().map(|_| f(&[])).collect(),
+                    UpdateInputs::Hypers(which) => which.map(|_| f(&[])).collect(),
+                    UpdateInputs::Gradient if rows => vec![f(&[5000, 5]), Input::Sizes(DType::I32, vec![5000])],
+                    UpdateInputs::Gradient => vec![f(&[1000, 5])],
+                });
+                let attrs = option.into_iter().fold(Attrs::new(), |attrs, (name, on)| attrs.with(name, on));
+                all.push((op, attrs, inputs.collect()));
+            }
+        }
     }
     all
 }

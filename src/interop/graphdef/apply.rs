@@ -7,7 +7,7 @@ use super::expand::{Expander, NewNode, new_node};
 use super::proto::NodeDef;
 use crate::base::{Array, DType};
 use crate::graph::{Node, TensorId};
-use crate::ops::{ApplyLayout, UpdateRule, VariableInputs};
+use crate::ops::{ApplyLayout, UpdateInputs, UpdateRule, VariableInputs};
 
 /// The nodes for one `ApplyGradients` node.
 pub(super) fn expand(expander: &mut Expander<'_>, node: &Node) -> Result<Vec<NodeDef>, String> {
@@ -124,9 +124,9 @@ impl Expansion<'_, '_> {
         let Some(indices) = v.indices else {
             let nesterov = self.layout.use_nesterov;
             let rule = self.layout.rule;
-            let (op, inputs) = dense(rule, own, powers, hypers, gradient);
+            let inputs = in_order(rule, own, powers, hypers, vec![gradient]);
             let inputs = inputs.into_iter().chain(self.waits.clone()).collect();
-            let name = self.add(&at, op, inputs, |n| match takes_nesterov(rule) && nesterov {
+            let name = self.add(&at, rule.dense_op(), inputs, |n| match takes_nesterov(rule) && nesterov {
                 true => n.with("T", at.dtype).with("use_nesterov", true),
                 false => n.with("T", at.dtype),
             })?;
@@ -144,7 +144,8 @@ impl Expansion<'_, '_> {
             return self.sparse_adam(&at, &own, &powers, &hypers, &rows);
         }
         let nesterov = self.layout.use_nesterov;
-        let (op, inputs) = sparse(self.layout.rule, own, hypers, rows.values, rows.indices)?;
+        let op = self.layout.rule.sparse_op().ok_or("it has no update of rows of its own")?;
+        let inputs = in_order(self.layout.rule, own, powers, hypers, vec![rows.values, rows.indices]);
         let inputs = inputs.into_iter().chain(self.waits.clone()).collect();
         let name = self.add(&at, op, inputs, |n| {
             let node = n.with("T", at.dtype).with("Tindices", index_type);
@@ -244,39 +245,19 @@ fn takes_nesterov(rule: UpdateRule) -> bool {
     matches!(rule, UpdateRule::Momentum | UpdateRule::Adam)
 }
 
-/// TensorFlow's op and the order of its inputs.
-fn dense(
+/// The inputs of TensorFlow's op in its order; `gradient` is the gradient, or its rows and their numbers.
+fn in_order(
     rule: UpdateRule,
     own: Vec<String>,
     powers: Vec<String>,
     hypers: Vec<String>,
-    gradient: String,
-) -> (&'static str, Vec<String>) {
-    let gradient = vec![gradient];
-    let (op, parts) = match rule {
-        UpdateRule::GradientDescent => ("ApplyGradientDescent", vec![own, hypers, gradient]),
-        UpdateRule::Momentum => ("ApplyMomentum", vec![own, hypers[..1].to_vec(), gradient, hypers[1..].to_vec()]),
-        UpdateRule::Adam => ("ApplyAdam", vec![own, powers, hypers, gradient]),
-        UpdateRule::RmsProp => ("ApplyRMSProp", vec![own, hypers, gradient]),
-        UpdateRule::Adagrad => ("ApplyAdagrad", vec![own, hypers, gradient]),
+    gradient: Vec<String>,
+) -> Vec<String> {
+    let run = |inputs: UpdateInputs| match inputs {
+        UpdateInputs::Own => own.clone(),
+        UpdateInputs::Powers => powers.clone(),
+        UpdateInputs::Hypers(which) => hypers[which].to_vec(),
+        UpdateInputs::Gradient => gradient.clone(),
     };
-    (op, parts.concat())
-}
-
-/// As [`dense`], for gradients of rows.
-fn sparse(
-    rule: UpdateRule,
-    own: Vec<String>,
-    hypers: Vec<String>,
-    values: String,
-    indices: String,
-) -> Result<(&'static str, Vec<String>), String> {
-    let rows = vec![values, indices];
-    let (op, parts) = match rule {
-        UpdateRule::Momentum => ("SparseApplyMomentum", vec![own, hypers[..1].to_vec(), rows, hypers[1..].to_vec()]),
-        UpdateRule::RmsProp => ("SparseApplyRMSProp", vec![own, hypers, rows]),
-        UpdateRule::Adagrad => ("SparseApplyAdagrad", vec![own, hypers, rows]),
-        UpdateRule::GradientDescent | UpdateRule::Adam => return Err("it has no update of rows of its own".into()),
-    };
-    Ok((op, parts.concat()))
+    rule.inputs().into_iter().flat_map(run).collect()
 }

@@ -116,8 +116,14 @@ fn update(rule: UpdateRule, nesterov: bool, dtype: DType, sizes: &[Sizes], bad: 
         UpdateRule::Momentum => &[0.1, 0.9],
         UpdateRule::Adam => &[0.1, 0.9, 0.999, 1e-8, 0.81, 0.998],
         UpdateRule::RmsProp => &[0.1, 0.9, 0.5, 1e-10],
+        UpdateRule::CenteredRmsProp => &[0.1, 0.9, 0.5, 100.0],
+        UpdateRule::AdagradV2 => &[0.1, 1e-3],
+        UpdateRule::Adadelta => &[0.1, 0.95, 1e-3],
+        UpdateRule::Ftrl => &[0.1, 0.01, 0.02, -0.5],
+        UpdateRule::FtrlV2 => &[0.1, 0.01, 0.02, 0.03, -0.5],
     };
-    let scalar = |(i, v): (usize, &f64)| (Array::from_f64(DType::F32, &[], &[*v]).expect("one"), i >= 4);
+    let is_power = |i: usize| i >= rule.hypers().len();
+    let scalar = |(i, v): (usize, &f64)| (Array::from_f64(DType::F32, &[], &[*v]).expect("one"), is_power(i));
     let mut inputs: Vec<(Array, bool)> = scalars.iter().enumerate().map(scalar).collect();
     for (v, (dims, rows)) in sizes.iter().enumerate() {
         let seed = 10 * v as u64;
