@@ -9,6 +9,7 @@
 //! Absent: layers as objects that keep their variables; what is shared is found by its name.
 
 mod cells;
+mod conv;
 mod dense;
 mod embedding;
 mod lstm;
@@ -16,6 +17,7 @@ mod rnn;
 mod scope;
 
 pub use cells::{BasicRnnCell, GruCell, MultiRnnCell};
+pub use conv::{Conv2dOptions, SeparableConv2dOptions, conv2d, depthwise_conv2d, separable_conv2d};
 pub use dense::{DenseOptions, dense, flatten};
 pub use embedding::{EmbeddingOptions, embedding};
 pub use lstm::{BasicLstmCell, LstmCell};

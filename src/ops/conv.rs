@@ -218,7 +218,8 @@ impl<'g> Tensor<'g> {
         self.convolution(op, inputs, options).tensor()
     }
 
-    fn convolution(self, op: &str, inputs: &[Tensor<'g>], options: ConvOptions) -> NodeBuilder<'g> {
+    /// Starts a convolution of this type, to be named.
+    pub(crate) fn convolution(self, op: &str, inputs: &[Tensor<'g>], options: ConvOptions) -> NodeBuilder<'g> {
         let ConvOptions { strides, padding, dilations, data_format } = options;
         let all = |pair: [usize; 2]| {
             let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);

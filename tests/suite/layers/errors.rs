@@ -2,7 +2,8 @@
 
 use turret::base::DType;
 use turret::graph::{Graph, Tensor};
-use turret::layers::{self, BasicLstmCell, DenseOptions, GruCell, RnnCell};
+use turret::layers::{self, BasicLstmCell, Conv2dOptions, DenseOptions, GruCell, RnnCell};
+use turret::ops::DataFormat;
 
 /// The one problem of a program.
 fn problem(build: impl for<'g> FnOnce(&'g Graph) -> Tensor<'g>) -> String {
@@ -47,6 +48,40 @@ fn dense_wants_rows_of_floats() {
         "layer 'flatten': the sizes of all axes but the first must be known, got 'x:0' [?, ?, 2]; declare them where the \
          input is made"
     );
+}
+
+#[test]
+fn convolutions_want_images() {
+    fn conv<'g>(x: Tensor<'g>, filters: usize, options: Conv2dOptions<'g>) -> Tensor<'g> {
+        layers::conv2d(x, filters, [3, 3], Conv2dOptions { name: Some("c".into()), ..options })
+    }
+    let image = [None, Some(8), Some(8), Some(3)];
+    assert_eq!(
+        problem(|g| conv(x(g, &[Some(2), Some(3)]), 4, Conv2dOptions::default())),
+        "layer 'c': want an input of rank 4, [batch, height, width, channels], got 'x:0' [2, 3]; reshape it"
+    );
+    assert_eq!(
+        problem(|g| {
+            let nchw = Conv2dOptions { data_format: DataFormat::Nchw, ..Conv2dOptions::default() };
+            conv(x(g, &[Some(2), Some(0), Some(8), Some(8)]), 4, nchw)
+        }),
+        "layer 'c': want 1 or more channels, got 'x:0' [2, 0, 8, 8]"
+    );
+    assert_eq!(
+        problem(|g| conv(x(g, &[None, Some(8), Some(8), None]), 4, Conv2dOptions::default())),
+        "layer 'c': the size of the channels must be known, which is axis 3 of 'x:0' [?, 8, 8, ?]; declare it where the \
+         input is made"
+    );
+    assert_eq!(
+        problem(|g| conv(x(g, &image), 0, Conv2dOptions::default())),
+        "layer 'c': want 1 or more filters, got 0"
+    );
+    assert_eq!(
+        problem(|g| conv(x(g, &image), 4, Conv2dOptions { groups: 2, ..Conv2dOptions::default() })),
+        "layer 'c': groups must divide channels and filters, got 2 groups, 3 channels, 4 filters"
+    );
+    let message = problem(|g| layers::depthwise_conv2d(x(g, &image), [9, 9], 1, Conv2dOptions::named("d")));
+    assert!(message.contains("'d/depthwise'") && message.contains('9'), "{message}");
 }
 
 #[test]

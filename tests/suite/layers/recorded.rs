@@ -6,7 +6,11 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use turret::base::{Array, DType};
 use turret::graph::{Graph, Operation, Tensor};
-use turret::layers::{self, BasicLstmCell, BasicRnnCell, DenseOptions, GruCell, LstmCell, MultiRnnCell, RnnCell};
+use turret::layers::{
+    self, BasicLstmCell, BasicRnnCell, Conv2dOptions, DenseOptions, GruCell, LstmCell, MultiRnnCell, RnnCell,
+    SeparableConv2dOptions,
+};
+use turret::ops::Padding;
 use turret::run::{Session, SessionOptions};
 use turret::train::{ApplyOptions, ComputeOptions, Optimizer};
 
@@ -112,6 +116,32 @@ fn dense() {
     });
     check("dense_rank_3", |g| layers::dense(x(g, &[2, 4, 3]), 5, DenseOptions::default()));
     check("flatten", |g| layers::dense(layers::flatten(x(g, &[2, 3, 4])), 2, DenseOptions::default()));
+}
+
+#[test]
+fn convolutions() {
+    let image = [2, 7, 6, 3];
+    fn relu<'g>() -> Conv2dOptions<'g> {
+        Conv2dOptions { activation: Some(|x| x.relu()), ..Conv2dOptions::default() }
+    }
+    check("conv2d", |g| layers::conv2d(x(g, &image), 4, [3, 3], relu()));
+    check("conv2d_same_strided", |g| {
+        layers::conv2d(x(g, &image), 4, [3, 2], Conv2dOptions::moving([2, 1], Padding::Same))
+    });
+    check("conv2d_dilated", |g| {
+        let options = Conv2dOptions { dilations: [2, 2], use_bias: false, ..Conv2dOptions::named("c") };
+        layers::conv2d(x(g, &image), 4, [2, 2], options)
+    });
+    check("separable_conv2d", |g| {
+        let conv = Conv2dOptions { strides: [2, 2], padding: Padding::Same, ..relu() };
+        let options = SeparableConv2dOptions { depth_multiplier: 2, ..SeparableConv2dOptions::conv(conv) };
+        layers::separable_conv2d(x(g, &image), 4, [3, 3], options)
+    });
+    check("depthwise_conv2d", |g| layers::depthwise_conv2d(x(g, &image), [3, 3], 2, Conv2dOptions::default()));
+    check("conv2d_groups", |g| {
+        let options = Conv2dOptions { groups: 2, ..Conv2dOptions::default() };
+        layers::conv2d(x(g, &[2, 5, 4, 4]), 6, [3, 3], options)
+    });
 }
 
 #[test]
