@@ -1,15 +1,18 @@
 //! Conditionals: `Switch` and `Merge`, which `tf.cond` builds, and `IsVariableInitialized`.
 //!
 //! None of them runs: when a step is planned, what is known of their predicates decides, and [`ControlFlow`] says what
-//! they become. Absent: loops (`Enter`, `NextIteration`, …), and builders, for Rust programs branch while they build.
+//! they become. Absent: loops (`Enter`, `NextIteration`, …).
 
+use super::branches;
 use super::constant::Const;
 use super::identity::IDENTITY;
 use super::select::SELECT;
 use super::support::{bool_scalar, by_dtype, sized};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
-use crate::graph::{Attrs, ControlFlow, Fact, InferContext, KernelContext, Op, Traits};
+use crate::graph::{
+    Attrs, ControlFlow, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
+};
 use smallvec::{SmallVec, smallvec};
 
 /// TensorFlow's `Switch` and `RefSwitch`: the data goes to output 1 where the predicate is true, else to output 0.
@@ -31,6 +34,12 @@ impl Op for SwitchOp {
         c.want_inputs(2)?;
         bool_scalar(c, 1, "the predicate")?;
         Ok(vec![c.inputs[0].clone(), c.inputs[0].clone()])
+    }
+
+    fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+        let [Some(no), Some(yes)] = c.grads[..] else { return Some(vec![None, None]) };
+        let merged = no.graph().node_of(&MERGE).name("cond_grad").inputs([no, yes]).tensor();
+        Some(vec![Some(merged.into()), None])
     }
 
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
@@ -105,6 +114,14 @@ impl Op for MergeOp {
         Ok(vec![sized(dtype, shape)?, Fact::new(DType::I32, Shape::scalar())])
     }
 
+    fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+        let (predicate, yes) = branches::predicate(c.node)?;
+        let grad = c.grad();
+        let switch = grad.graph().node_of(&SWITCH).name("cond_grad").inputs([grad, predicate]).add();
+        let of = |input: usize| Some(switch.output(usize::from(input == yes)).into());
+        Some(vec![of(0), of(1)])
+    }
+
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         planned_away()
     }
@@ -157,4 +174,27 @@ impl Op for IsInitializedOp {
 
 fn planned_away() -> Result<CpuKernel, String> {
     Err("conditionals are resolved when a step is planned, so that a session has to run them".into())
+}
+
+impl<'g> Tensor<'g> {
+    /// This tensor in the two branches of a predicate, a bool scalar: where it is false, and where it is true. What is
+    /// built of the one is computed only where the predicate is false, of the other only where it is true; a
+    /// [`Graph::merge`] brings the results together. Named `Switch`.
+    #[track_caller]
+    pub fn switch(self, predicate: impl Into<Tensor<'g>>) -> (Tensor<'g>, Tensor<'g>) {
+        let node = self.graph().node_of(&SWITCH).input(self).input(predicate).add();
+        match node.is_poison() {
+            true => (self.graph().poison_tensor(), self.graph().poison_tensor()),
+            false => (node.output(0), node.output(1)),
+        }
+    }
+}
+
+impl Graph {
+    /// The result of the branch that is taken: one is built of what a [`Tensor::switch`] gives where its predicate is
+    /// false, the other of what it gives where it is true. Named `Merge`.
+    #[track_caller]
+    pub fn merge<'g>(&'g self, no: Tensor<'g>, yes: Tensor<'g>) -> Tensor<'g> {
+        self.node_of(&MERGE).inputs([no, yes]).tensor()
+    }
 }

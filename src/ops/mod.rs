@@ -19,6 +19,7 @@ mod bias;
 mod binary;
 mod binary_grad;
 mod binary_old;
+mod branches;
 mod broadcast;
 mod broadcast_to;
 mod cast;

@@ -1,7 +1,7 @@
 //! Reverse-mode differentiation by adding nodes, as TensorFlow's `tf.gradients`: same walk, same names, same gating.
 //!
 //! Invariants: only nodes between the `xs` and the `ys` get gradient nodes; the walk costs time linear in the nodes that
-//! the `ys` depend on, whatever else the graph holds. Absent: loops and conditionals.
+//! the `ys` depend on, whatever else the graph holds. Absent: loops.
 
 use super::joining::{gate, operation, sum};
 use super::parts::{densify, fill_ones, zeros_like};

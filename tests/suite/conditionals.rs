@@ -2,9 +2,10 @@
 
 use turret::Result;
 use turret::base::{Array, Bool8, Code, DType, OpaqueType, Shape};
-use turret::graph::{Fact, Graph, Init, Tensor};
+use turret::graph::{Fact, Gradient, Graph, Init, Tensor};
 use turret::ops::find;
 use turret::run::{Session, SessionOptions};
+use turret::train::{GradOptions, gradients};
 
 /// `tf.cond(predicate, yes, no)`: each branch gets its switched input, and a pivot to depend on.
 fn cond<'g>(
@@ -151,4 +152,55 @@ fn a_guarded_assertion_with_strings_fails_only_in_its_branch() -> Result<()> {
     let error = s.run(&[(x, &floats(&[1.0, -2.0]))], &[y], &[]).unwrap_err();
     assert!(error.to_string().contains("assertion failed: [1 -2]"), "{error}");
     Ok(())
+}
+
+#[test]
+fn gradients_go_through_the_branch_that_is_taken() -> Result<()> {
+    let g = Graph::new();
+    let training = g.placeholder(DType::Bool, [], "training");
+    let inner = g.placeholder(DType::Bool, [], "inner");
+    let w = g.get_variable("w", [2], Init::Constant(0.0));
+    // Where it is true x³ or 5x, as the inner one says; else 2x. And x itself in any case.
+    let (no, yes) = w.value().switch(training);
+    let (deep_no, deep_yes) = yes.switch(inner.identity("again"));
+    let deep = g.merge(deep_no * 5.0, deep_yes.square() * deep_yes);
+    let y = g.merge(no * 2.0, deep) + w;
+    let grads = gradients([y], [w.buffer()], GradOptions::default());
+    let Some(Gradient::Dense(dw)) = grads[0] else { panic!("no gradient: {grads:?}") };
+    g.check()?;
+    let s = session(&g);
+    s.load(w, &floats(&[3.0, -2.0]))?;
+    let run =
+        |t: bool, i: bool| s.run(&[(training, &truth(t)), (inner, &truth(i))], &[dw], &[]).map(|mut v| v.remove(0));
+    assert_eq!(run(false, false)?, floats(&[3.0, 3.0]));
+    assert_eq!(run(false, true)?, floats(&[3.0, 3.0]));
+    assert_eq!(run(true, false)?, floats(&[6.0, 6.0]));
+    assert_eq!(run(true, true)?, floats(&[28.0, 13.0]));
+    Ok(())
+}
+
+#[test]
+fn a_computed_predicate_chooses_between_gradients() -> Result<()> {
+    let g = Graph::new();
+    let x = g.placeholder(DType::F32, [2], "x");
+    let (no, yes) = x.switch(x.sum().greater(g.constant(0.0f32)));
+    // One branch does not read the tensor: its gradient is zero there.
+    let y = g.merge(no.stop_gradient(), yes.square());
+    let grads = gradients([y], [x], GradOptions::default());
+    let Some(Gradient::Dense(dx)) = grads[0] else { panic!("no gradient: {grads:?}") };
+    let s = session(&g);
+    let run = |v: &[f32]| s.run(&[(x, &floats(v))], &[dx], &[]).map(|mut v| v.remove(0));
+    assert_eq!(run(&[3.0, -2.0])?, floats(&[6.0, -4.0]));
+    assert_eq!(run(&[-3.0, 2.0])?, floats(&[0.0, 0.0]));
+    Ok(())
+}
+
+#[test]
+fn a_merge_without_a_predicate_has_no_gradient() {
+    let g = Graph::new();
+    let x = g.placeholder(DType::F32, [2], "x");
+    let y = g.merge(x, x.square());
+    gradients([y], [x], GradOptions::default());
+    let message = g.check().unwrap_err().to_string();
+    assert!(message.contains("no gradient defined for operation 'Merge'"), "{message}");
 }
