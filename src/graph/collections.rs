@@ -18,6 +18,8 @@ pub mod keys {
     pub const REGULARIZATION_LOSSES: &str = "regularization_losses";
     /// Operations to run with every training step.
     pub const UPDATE_OPS: &str = "update_ops";
+    /// Variables that moving averages are kept of.
+    pub const MOVING_AVERAGE_VARIABLES: &str = "moving_average_variables";
     /// Train operations.
     pub const TRAIN_OP: &str = "train_op";
     /// The step counter.

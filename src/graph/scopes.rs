@@ -232,6 +232,11 @@ impl Graph {
         self.scoped(push, |s, len| s.controls.truncate(len), body)
     }
 
+    /// True if control dependencies are open, so that what is built now is to run after something.
+    pub fn in_control_dependencies(&self) -> bool {
+        self.lock().scope().controls.iter().any(|frame| !frame.nodes.is_empty())
+    }
+
     /// The control dependencies around do not count in the body.
     pub fn no_control_dependencies<R>(&self, body: impl FnOnce() -> R) -> R {
         self.scoped(|inner| std::mem::take(&mut inner.scope().controls), |s, old| s.controls = old, body)

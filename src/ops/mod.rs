@@ -95,6 +95,7 @@ mod unary;
 mod unary_grad;
 mod updates;
 mod values;
+mod variable_copy;
 mod window;
 
 use crate::graph::OpRef;

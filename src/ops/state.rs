@@ -180,7 +180,8 @@ impl Graph {
             true => Init::glorot_uniform(),
             false => Init::Zeros,
         });
-        let regularizer = options.regularizer.or(scope.regularizer());
+        // A scope's penalty is for what is trained, not for moving averages and counters.
+        let regularizer = options.regularizer.or(scope.regularizer().filter(|_| options.trainable));
         let placement = scope.placement().cloned();
         let VariableOptions { trainable, collections, .. } = options;
         let made = NewVariable { shape, dtype, init, initial_name: None, trainable, collections, tracked: true };
@@ -188,7 +189,7 @@ impl Graph {
         let variable = self.with_source(source, || {
             self.no_control_dependencies(|| {
                 self.name_scope("", || {
-                    self.build_variable(&full, made_in, made, |builder, bytes| match placement {
+                    self.build_variable(&full, made_in, made, None, |builder, bytes| match placement {
                         Some(rule) => {
                             let request = rule.place(bytes);
                             builder.device(request.spec, request.rule)
@@ -219,7 +220,27 @@ impl Graph {
         let initial_name = None;
         let made =
             NewVariable { shape, dtype, init, initial_name, trainable: false, collections: None, tracked: false };
-        self.build_untracked(name, made, colocated, source)
+        self.build_untracked(name, made, None, colocated, source)
+    }
+
+    /// As [`Graph::untracked_variable`], beside a variable that it is like; the body builds the initial value.
+    #[track_caller]
+    pub(super) fn variable_from<'g>(
+        &'g self,
+        name: &str,
+        like: Variable<'g>,
+        initial: &dyn Fn() -> Tensor<'g>,
+    ) -> Variable<'g> {
+        let made = NewVariable {
+            shape: like.shape(),
+            dtype: like.dtype(),
+            init: Init::Zeros,
+            initial_name: None,
+            trainable: false,
+            collections: None,
+            tracked: false,
+        };
+        self.build_untracked(name, made, Some(initial), Some(like), self.source_line())
     }
 
     /// A scalar variable as TensorFlow's `tf.Variable(value, name=…)` makes it: outside the reuse rule, under the
@@ -244,13 +265,14 @@ impl Graph {
             collections: None,
             tracked: false,
         };
-        self.build_untracked(&full, made, colocated, source)
+        self.build_untracked(&full, made, None, colocated, source)
     }
 
     fn build_untracked<'g>(
         &'g self,
         name: &str,
         made: NewVariable,
+        initial: Option<&dyn Fn() -> Tensor<'g>>,
         colocated: Option<Variable<'g>>,
         source: SourceLine,
     ) -> Variable<'g> {
@@ -261,7 +283,7 @@ impl Graph {
         self.with_source(source, || {
             self.no_control_dependencies(|| {
                 self.name_scope("", || {
-                    self.build_variable(name, made_in, made, |builder, _| match colocated {
+                    self.build_variable(name, made_in, made, initial, |builder, _| match colocated {
                         Some(with) => builder.colocate_with(with),
                         None => builder,
                     })
@@ -275,6 +297,7 @@ impl Graph {
         full: &str,
         made_in: String,
         new: NewVariable,
+        given: Option<&dyn Fn() -> Tensor<'g>>,
         place: impl FnOnce(crate::graph::NodeBuilder<'g>, u64) -> crate::graph::NodeBuilder<'g>,
     ) -> Variable<'g> {
         let source = self.source_line();
@@ -304,6 +327,7 @@ impl Graph {
             }
             let dims = shape.to_dims().unwrap_or_default();
             let initial = self.colocate_with(node, || match (initial_name, &init) {
+                _ if given.is_some() => given.map_or_else(|| self.poison_tensor(), |build| build()),
                 (Some(name), Init::Constant(value)) => {
                     let values = vec![*value; num_elements(&dims).unwrap_or(0)];
                     Array::from_f64(dtype, &dims, &values)

@@ -250,7 +250,7 @@ fn constant_of(tensor: Tensor<'_>) -> Option<f64> {
 }
 
 /// A poison operation where there is no graph: nothing is ever recorded in the empty one behind it.
-fn detached<'g>() -> Operation<'g> {
+pub(super) fn detached<'g>() -> Operation<'g> {
     static EMPTY: std::sync::OnceLock<Graph> = std::sync::OnceLock::new();
     EMPTY.get_or_init(Graph::new).poison_operation()
 }

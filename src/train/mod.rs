@@ -14,6 +14,9 @@ mod gradients;
 #[cfg(test)]
 mod gradients_tests;
 mod joining;
+mod moving_average;
+#[cfg(test)]
+mod moving_average_tests;
 mod optimizer;
 mod parts;
 #[cfg(test)]
@@ -29,6 +32,7 @@ pub use average::{AverageOptions, Reduction, average_gradients};
 pub use average_place::{AveragePlace, SMALL_GRADIENT_BYTES};
 pub use clip::{clip_by_global_norm, clip_by_norm, clip_by_value, clip_each_by_norm, clip_each_by_value, global_norm};
 pub use gradients::{GradOptions, UnconnectedGradients, gradients};
+pub use moving_average::ExponentialMovingAverage;
 pub use optimizer::{ApplyOptions, ComputeOptions, GateGradients, GradAndVar, Hyper, Optimizer};
 pub use schedule::{cosine_decay, exponential_decay, get_or_create_global_step, piecewise_constant, polynomial_decay};
 pub use split::split_batch;
