@@ -59,6 +59,13 @@ fn schedules_follow_the_counter() {
     ];
     let at_9 = 0.6 + 0.4 * (0.9 * std::f64::consts::PI).cos();
     cases.push((cosine_decay(step, 1.0, 10.0, 0.2), [1.0, at_9, 0.2, 0.2]));
+    let inverse = |p: f64| 0.5 / (1.0 + 0.5 * p);
+    cases.push((inverse_time_decay(step, 0.5, 4.0, 0.5, false), [0.0, 2.25, 2.5, 5.0].map(inverse)));
+    cases.push((inverse_time_decay(step, 0.5, 4.0, 0.5, true), [0.0, 2.0, 2.0, 5.0].map(inverse)));
+    let natural = |p: f64| 0.5 * (-0.7 * p).exp();
+    cases.push((natural_exp_decay(step, 0.5, 4.0, 0.7, false), [0.0, 2.25, 2.5, 5.0].map(natural)));
+    let then = exponential_decay(step, 0.8, 10.0, 0.5, true);
+    cases.push((warm_up(step, 0.8, 10.0, then), [0.0, 0.72, 0.4, 0.2]));
     assert!(g.check().is_ok(), "{:?}", g.check());
     for (rate, want) in cases {
         let got: Vec<f64> =
@@ -67,5 +74,8 @@ fn schedules_follow_the_counter() {
         assert_eq!((rate.dtype(), rate.device().to_string()), (DType::F32, "/device:CPU:0".into()));
     }
     piecewise_constant(step, &[3, 3], &[1.0, 2.0, 3.0]);
-    assert!(g.check().is_err());
+    inverse_time_decay(step, 1.0, 0.0, 1.0, false);
+    let messages: Vec<String> = g.diagnostics().into_iter().map(|d| d.message).collect();
+    assert_eq!(messages.len(), 2, "{messages:?}");
+    assert_eq!(messages[1], "InverseTimeDecay wants a number of steps above zero");
 }

@@ -34,7 +34,10 @@ pub use clip::{clip_by_global_norm, clip_by_norm, clip_by_value, clip_each_by_no
 pub use gradients::{GradOptions, UnconnectedGradients, gradients};
 pub use moving_average::ExponentialMovingAverage;
 pub use optimizer::{ApplyOptions, ComputeOptions, GateGradients, GradAndVar, Hyper, Optimizer};
-pub use schedule::{cosine_decay, exponential_decay, get_or_create_global_step, piecewise_constant, polynomial_decay};
+pub use schedule::{
+    cosine_decay, exponential_decay, get_or_create_global_step, inverse_time_decay, natural_exp_decay,
+    piecewise_constant, polynomial_decay, warm_up,
+};
 pub use split::split_batch;
 pub use summary::TowerSummary;
 pub use towers::{BuiltTowers, Tower, Towers};

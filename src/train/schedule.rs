@@ -124,6 +124,50 @@ pub fn cosine_decay<'g>(step: impl Into<Tensor<'g>>, rate: f64, decay_steps: f64
     })
 }
 
+/// `rate / (1 + decay_rate · step / decay_steps)`, the quotient of steps cut to a whole number if `staircase`.
+#[track_caller]
+pub fn inverse_time_decay<'g>(
+    step: impl Into<Tensor<'g>>,
+    rate: f64,
+    decay_steps: f64,
+    decay_rate: f64,
+    staircase: bool,
+) -> Tensor<'g> {
+    schedule(step.into(), "InverseTimeDecay", decay_steps > 0.0, |g, step, name| {
+        let rate = number(g, rate, "learning_rate");
+        let share = div(step, number(g, decay_steps, "decay_steps"));
+        let share = if staircase { start(g, "Floor").input(share).tensor() } else { share };
+        let slowed = start(g, "Mul").input(number(g, decay_rate, "decay_rate")).input(share).tensor();
+        let divisor = start(g, "AddV2").name("Add").input(number(g, 1.0, "one")).input(slowed).tensor();
+        start(g, "RealDiv").name(name).input(rate).input(divisor).tensor()
+    })
+}
+
+/// `rate · e ^ (−decay_rate · step / decay_steps)`, the quotient of steps cut to a whole number if `staircase`. As in
+/// TensorFlow, an [`exponential_decay`] with the rate `e ^ −decay_rate`.
+#[track_caller]
+pub fn natural_exp_decay<'g>(
+    step: impl Into<Tensor<'g>>,
+    rate: f64,
+    decay_steps: f64,
+    decay_rate: f64,
+    staircase: bool,
+) -> Tensor<'g> {
+    exponential_decay(step, rate, decay_steps, (-decay_rate).exp(), staircase)
+}
+
+/// From zero in a line to `to` during the first `steps`, then what the schedule `after` says, which counts from the
+/// same step: how tf_cnn_benchmarks warms up, after Goyal et al., 2017.
+#[track_caller]
+pub fn warm_up<'g>(step: impl Into<Tensor<'g>>, to: f64, steps: f64, after: Tensor<'g>) -> Tensor<'g> {
+    schedule(step.into(), "WarmUp", steps > 0.0, |g, step, name| {
+        let limit = number(g, steps, "steps");
+        let line = start(g, "Mul").input(number(g, to, "learning_rate")).input(div(step, limit)).tensor();
+        let warming = start(g, "Less").input(step).input(limit).tensor();
+        start(g, "SelectV2").name(name).inputs([warming, line, after]).tensor()
+    })
+}
+
 fn number<'g>(graph: &'g Graph, value: f64, name: &str) -> Tensor<'g> {
     scalar(graph, DType::F32, value, name)
 }
@@ -149,7 +193,7 @@ fn schedule<'g>(
 ) -> Tensor<'g> {
     let graph = step.graph();
     if !positive {
-        let message = format!("{name} wants decay_steps above zero");
+        let message = format!("{name} wants a number of steps above zero");
         graph.report(Diagnostic::at(Code::InvalidArgument, message, graph.source_line()));
         return graph.poison_tensor();
     }
