@@ -8,6 +8,7 @@
 //! declare variables → build towers → gradients → average → apply      graph, ops, layers, train
 //! prune → place → partition (copies) → schedule                       plan
 //! run: session, programs, variable store                              run
+//! other programs' files: checkpoints, arrays, TensorBoard's events     interop
 //! tables, copy lists, dot, text                                       report
 //! ```
 //!

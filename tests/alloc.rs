@@ -1,16 +1,19 @@
-//! A warm training step allocates nothing, on any thread.
+//! A warm training step allocates nothing, on any thread; a damaged file makes nothing take memory that it does not have.
 //!
 //! The `gemm` crate takes one small vector in each product of two matrices; exactly these are counted and allowed, and
 //! a model whose products are all of matrices by vectors takes nothing at all.
 //!
 //! A binary of its own: a program has one `#[global_allocator]`, and this one counts what all threads of the process
-//! allocate, so that no other test may run beside it.
+//! allocate, so that no other test may run beside one that counts.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use turret::base::{Array, DType};
 use turret::device::Machine;
 use turret::graph::{Graph, Init, Tensor, VariablePlacement};
+use turret::interop::arrays::{ArrayFile, WriteOptions, write_arrays};
 use turret::run::{Session, SessionOptions};
 use turret::train::{ApplyOptions, Optimizer, Towers, get_or_create_global_step};
 
@@ -19,11 +22,15 @@ struct Counting;
 static ARMED: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+/// Held by the test that counts.
+static TURN: Mutex<()> = Mutex::new(());
 
 fn count(size: usize) {
     if ARMED.load(Ordering::Relaxed) {
         COUNT.fetch_add(1, Ordering::Relaxed);
         BYTES.fetch_add(size, Ordering::Relaxed);
+        LARGEST.fetch_max(size, Ordering::Relaxed);
     }
 }
 
@@ -60,6 +67,7 @@ static COUNTING: Counting = Counting;
 fn allocations(body: impl FnOnce()) -> (usize, usize) {
     COUNT.store(0, Ordering::SeqCst);
     BYTES.store(0, Ordering::SeqCst);
+    LARGEST.store(0, Ordering::SeqCst);
     ARMED.store(true, Ordering::SeqCst);
     body();
     ARMED.store(false, Ordering::SeqCst);
@@ -134,6 +142,7 @@ fn warm_steps(optimizer: usize, placement: VariablePlacement, hidden: usize, pro
 
 #[test]
 fn a_warm_step_allocates_nothing() {
+    let _turn = TURN.lock();
     // The counter works.
     assert!(allocations(|| drop(std::hint::black_box(vec![0u8; 10]))).0 > 0);
     for optimizer in 0..5 {
@@ -141,4 +150,45 @@ fn a_warm_step_allocates_nothing() {
         // In each tower the hidden layer and the gradient of its weights.
         warm_steps(optimizer, VariablePlacement::host(), 16, 4);
     }
+}
+
+/// Opens a file and reads all that it has.
+fn read_all(path: &Path) -> turret::Result<usize> {
+    let file = ArrayFile::open(path)?;
+    file.arrays().map(|a| file.read(&a.name).map(|a| a.len())).sum()
+}
+
+#[test]
+fn damaged_files_of_arrays_take_no_memory_that_they_do_not_have() {
+    let _turn = TURN.lock();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("damaged");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("the scratch folder can be made");
+    let w = Array::new(&[2, 3], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]).expect("6 elements");
+    let n = Array::scalar(7i64);
+    for (name, spoilt) in [
+        ("m.npz", &["m.npz"][..]),
+        ("m.safetensors", &["m.safetensors"]),
+        ("m.ckpt", &["m.ckpt.index", "m.ckpt.data-00000-of-00001"]),
+    ] {
+        let path = folder.join(name);
+        write_arrays(&path, &[("layer/w", &w), ("n", &n)], &WriteOptions::default()).expect("it is written");
+        for spoilt in spoilt.iter().map(|s| folder.join(s)) {
+            let whole = std::fs::read(&spoilt).expect("it is there");
+            for at in 0..whole.len() {
+                // A large number where a small one was, in all widths.
+                for bytes in [&[0xff][..], &[0x7f; 4], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]] {
+                    let mut file = whole.clone();
+                    file.iter_mut().skip(at).zip(bytes).for_each(|(f, b)| *f = *b);
+                    std::fs::write(&spoilt, file).expect("it is written");
+                    allocations(|| drop(read_all(&path)));
+                    let largest = LARGEST.load(Ordering::SeqCst);
+                    assert!(largest <= 1 << 20, "{} at {at}, {bytes:x?}: {largest} bytes at once", spoilt.display());
+                }
+            }
+            std::fs::write(&spoilt, whole).expect("it is written");
+        }
+        assert_eq!(read_all(&path).expect("it is whole again"), 7);
+    }
+    let _ = std::fs::remove_dir_all(folder);
 }

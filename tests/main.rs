@@ -7,6 +7,8 @@
 mod averaging;
 #[path = "suite/cases/mod.rs"]
 mod cases;
+#[path = "suite/checkpoints/mod.rs"]
+mod checkpoints;
 #[path = "suite/classifier.rs"]
 mod classifier;
 #[path = "suite/command.rs"]

@@ -9,7 +9,7 @@ use std::panic::Location;
 pub type SourceLine = &'static Location<'static>;
 
 /// The kind of a problem, by TensorFlow's status codes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Code {
     /// Arguments that cannot be right whatever the state: shapes, types, names.
     InvalidArgument,
@@ -27,6 +27,8 @@ pub enum Code {
     Unimplemented,
     /// A fault of turret or of a device.
     Internal,
+    /// A file that is damaged, or is none of its kind.
+    DataLoss,
 }
 
 /// One problem: what, where it was made, and what kind it is.

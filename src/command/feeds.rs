@@ -1,12 +1,12 @@
 //! What is fed: files, and for the built-in model's inputs the article's, `x` uniform in `[0, 1)` and `t = 2x + 1`.
 
-use super::arrays::{cast, read_npy};
 use super::model::Model;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use turret::base::{Array, Bool8, DType};
 use turret::graph::{Graph, Tensor};
+use turret::interop::arrays::{convert_like, read_npy};
 
 /// `NAME=FILE.npy` or `NAME=FILE.json`.
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ fn read_feed(path: &Path, tensor: Tensor<'_>) -> Result<Array> {
     let of = || format!("cannot feed '{}' for '{}'", path.display(), tensor.name());
     let array = match path.extension().is_some_and(|e| e == "json") {
         true => read_json(path, tensor.dtype()).with_context(of)?,
-        false => cast(read_npy(path)?, tensor.dtype()).with_context(of)?,
+        false => convert_like(read_npy(path)?, tensor.dtype()).with_context(of)?,
     };
     let (want, got) = (tensor.shape(), array.shape());
     ensure!(

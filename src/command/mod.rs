@@ -3,8 +3,8 @@
 //! Results go to standard output, as one JSON document with `--json`; everything else goes to standard error. The exit
 //! code is 0, or 1 with one message.
 
-mod arrays;
 mod bench;
+mod checkpoint;
 mod copies;
 mod devices;
 mod dump;
@@ -51,6 +51,9 @@ enum Sub {
     Bench(bench::BenchArgs),
     /// The graph at a stage of planning
     Dump(dump::DumpArgs),
+    /// What files of variables hold, and their conversion
+    #[command(subcommand)]
+    Checkpoint(checkpoint::CheckpointCommand),
     /// The predicted step on given hardware (not offered yet)
     #[command(hide = true)]
     Simulate {
@@ -79,6 +82,7 @@ pub(crate) fn main() -> ExitCode {
         Sub::Run(args) => run::run(global, args),
         Sub::Bench(args) => bench::bench(global, args),
         Sub::Dump(args) => dump::dump(global, args),
+        Sub::Checkpoint(command) => checkpoint::checkpoint(global, command),
         Sub::Simulate { .. } => Err(anyhow!(
             "simulate is not offered yet: it needs the cost model; bench measures steps on the machine at hand"
         )),

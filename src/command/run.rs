@@ -1,15 +1,16 @@
 //! `turret run`: runs steps and shows what they fetch.
 
-use super::arrays::{check_npz, read_npz, write_npz};
 use super::options::{GlobalOptions, ModelOptions, StepOptions, TowerOptions};
 use super::program::{self, Program, Step};
 use super::{check_output, print, print_json, tell};
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::{Map, Value, json};
-use std::path::PathBuf;
-use turret::base::{Array, Bool8, nearest};
+use std::path::{Path, PathBuf};
+use turret::base::{Array, Bool8};
 use turret::graph::Tensor;
+use turret::interop::arrays::{WriteOptions, write_arrays};
+use turret::interop::{RestoreOptions, Saver};
 use turret::report::timeline;
 use turret::run::Session;
 
@@ -24,11 +25,11 @@ pub(super) struct RunArgs {
     /// An operation to run before the first step; without it and --variables-from, all initializers
     #[arg(long, value_name = "OPERATION")]
     init: Vec<String>,
-    /// Values of variables to start from
-    #[arg(long, value_name = "FILE.npz")]
+    /// Values of variables to start from: a checkpoint's prefix, or FILE.safetensors, or FILE.npz
+    #[arg(long, value_name = "PREFIX|FILE")]
     variables_from: Option<PathBuf>,
-    /// Where the values of all variables are written at the end
-    #[arg(long, value_name = "FILE.npz")]
+    /// Where the values of all variables are written at the end, in the format that the name tells
+    #[arg(long, value_name = "PREFIX|FILE")]
     save_variables: Option<PathBuf>,
     /// Number of steps
     #[arg(long, value_name = "N", default_value = "1")]
@@ -44,7 +45,7 @@ pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
         check_output(path)?;
     }
     if let Some(path) = &args.save_variables {
-        check_npz(path)?;
+        check_arrays(path)?;
     }
     let (program, session) = program::open(&g, global, &args.model, &args.towers)?;
     let mut step = program.step(&g, &args.step)?;
@@ -81,10 +82,22 @@ pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
         tell(format_args!("warning: {warning}\n"));
     }
     if let Some(path) = &args.save_variables {
-        let all = g.all_variables().into_iter().map(|v| Ok((v.name(), session.value(v)?)));
-        write_npz(path, &all.collect::<Result<Vec<_>>>()?)?;
+        let all = g.all_variables();
+        let snapshot = session.snapshot(&all)?;
+        let named: Vec<(String, &Array)> = all.iter().map(|v| v.name()).zip(&snapshot.values).collect();
+        write_arrays(path, &named, &WriteOptions { generators: Some(snapshot.generators), ..WriteOptions::default() })?;
     }
     if global.json { print_json(&json!({"steps": steps})) } else { Ok(()) }
+}
+
+/// An error now where arrays could not be written later.
+fn check_arrays(path: &Path) -> Result<()> {
+    let of = || format!("cannot write '{}'", path.display());
+    // Taking the place of a device or pipe would remove it.
+    ensure!(!path.exists() || path.is_file(), "{}: it is no file", of());
+    let mut probe = path.as_os_str().to_owned();
+    probe.push(".probe");
+    std::fs::File::create(&probe).and_then(|_| std::fs::remove_file(&probe)).with_context(of)
 }
 
 /// Gives variables their first values.
@@ -96,29 +109,20 @@ fn start(session: &Session<'_>, args: &RunArgs) -> Result<()> {
     let init = args.init.iter().map(|name| g.operation(name)).collect::<turret::Result<Vec<_>>>()?;
     session.run_targets(&init)?;
     let Some(path) = &args.variables_from else { return Ok(()) };
-    let variables = g.all_variables();
-    let values = read_npz(path, |name| match variables.iter().find(|v| v.name() == name) {
-        Some(v) => Ok((v.dtype(), v.shape().to_dims().unwrap_or_default().to_vec())),
-        None => {
-            let names: Vec<String> = variables.iter().map(|v| v.name()).collect();
-            let near = nearest(name, names.iter().map(String::as_str));
-            let near = near.map_or(String::new(), |n| format!("; did the file mean '{n}'?"));
-            Err(anyhow!("the graph has no such variable among its {}{near}", names.len()))
-        }
-    })?;
-    let named = |name: &str| variables.iter().copied().find(|v| v.name() == name);
-    let pairs: Vec<_> = values.iter().filter_map(|(name, value)| Some((named(name)?, value))).collect();
-    session.load_all(&pairs)?;
+    let options = RestoreOptions { partial: true, cast: true, ..RestoreOptions::default() };
+    let saver = Saver::of(g, &g.all_variables()).random_nodes(true);
+    let report = saver.restore_with(session, path, options)?;
     let missing = session.uninitialized_variables()?;
     ensure!(
         missing.is_empty(),
         "'{}' has {} of {} variables; '{}' {} missing; add --init init to start from initial values",
         path.display(),
-        pairs.len(),
-        variables.len(),
+        report.restored.len(),
+        g.all_variables().len(),
         missing[0],
         if missing.len() == 1 { "is".to_string() } else { format!("and {} more are", missing.len() - 1) }
     );
+    tell(format_args!("{report}\n"));
     Ok(())
 }
 

@@ -19,7 +19,7 @@ pub type GeneratorPlaces = IndexMap<String, [u64; 3]>;
 pub struct Snapshot {
     /// The values of the variables that were asked for, in that order.
     pub values: Vec<Array>,
-    /// The random nodes that have drawn, but for those of initial values, in the order of the graph.
+    /// The random nodes that give seeds or have drawn, but for those of initial values, in the order of the graph.
     pub generators: GeneratorPlaces,
 }
 
@@ -52,8 +52,12 @@ impl<'g> Session<'g> {
         let read = |v: &Variable<'_>| Ok(state.store.read(v.op().id())?.unwrap_or(Array::scalar(0f32)));
         let values = variables.iter().map(read).collect::<Result<_>>()?;
         let mut generators = GeneratorPlaces::new();
-        for (node, _) in self.random_nodes(&mut state) {
-            if let Some(words) = state.generators.words(node.id)? {
+        for (node, seeds) in self.random_nodes(&mut state) {
+            let start = match seeds {
+                Seeds::Given([seed, seed2]) => Some([seed, seed2, 0]),
+                Seeds::Entropy => None,
+            };
+            if let Some(words) = state.generators.words(node.id)?.or(start) {
                 generators.insert(node.name.to_string(), words);
             }
         }

@@ -1,6 +1,7 @@
 //! Users' trouble cases, one file per kind; each test bears the id of its case.
 
 mod auto;
+mod ckpt;
 mod dump;
 mod grad;
 mod input;

@@ -102,6 +102,13 @@ fn cases_pass() {
 }
 
 #[test]
+fn training_goes_on_from_checkpoints() {
+    for (gpus, seed) in [(1, 25), (2, 26), (4, 27)] {
+        run_tests(&["checkpoints::resume"], gpus, seed, &[]);
+    }
+}
+
+#[test]
 fn random_programs_give_what_their_nodes_give_alone() {
     for (gpus, seed) in [(1, 23), (2, 24), (4, 12)] {
         run_tests(&["differential::"], gpus, seed, &[]);

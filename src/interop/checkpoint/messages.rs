@@ -1,0 +1,83 @@
+//! The messages of `tensor_bundle.proto` and what they hold, as far as checkpoints need them.
+
+use prost::Message;
+
+/// `BundleHeaderProto`: what the first key, which is empty, holds.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct BundleHeader {
+    #[prost(int32, tag = "1")]
+    pub num_shards: i32,
+    /// 0 is little, 1 big.
+    #[prost(int32, tag = "2")]
+    pub endianness: i32,
+    #[prost(message, optional, tag = "3")]
+    pub version: Option<VersionDef>,
+}
+
+/// `VersionDef`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct VersionDef {
+    #[prost(int32, tag = "1")]
+    pub producer: i32,
+    #[prost(int32, tag = "2")]
+    pub min_consumer: i32,
+}
+
+/// `BundleEntryProto`: where an array is.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct BundleEntry {
+    #[prost(int32, tag = "1")]
+    pub dtype: i32,
+    #[prost(message, optional, tag = "2")]
+    pub shape: Option<TensorShape>,
+    #[prost(int32, tag = "3")]
+    pub shard_id: i32,
+    #[prost(int64, tag = "4")]
+    pub offset: i64,
+    #[prost(int64, tag = "5")]
+    pub size: i64,
+    #[prost(fixed32, tag = "6")]
+    pub crc32c: u32,
+    /// The parts of a partitioned array, each with an entry of its own.
+    #[prost(message, repeated, tag = "7")]
+    pub slices: Vec<TensorSlice>,
+}
+
+/// `TensorShapeProto`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TensorShape {
+    #[prost(message, repeated, tag = "2")]
+    pub dim: Vec<Dim>,
+    #[prost(bool, tag = "3")]
+    pub unknown_rank: bool,
+}
+
+/// `TensorShapeProto.Dim`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct Dim {
+    #[prost(int64, tag = "1")]
+    pub size: i64,
+}
+
+/// `TensorSliceProto`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TensorSlice {
+    #[prost(message, repeated, tag = "1")]
+    pub extent: Vec<Extent>,
+}
+
+/// `TensorSliceProto.Extent`: a run of one axis; all of it without a length.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct Extent {
+    #[prost(int64, tag = "1")]
+    pub start: i64,
+    #[prost(int64, optional, tag = "2")]
+    pub length: Option<i64>,
+}
+
+impl TensorShape {
+    /// The message of these sizes.
+    pub fn of(dims: &[usize]) -> TensorShape {
+        TensorShape { dim: dims.iter().map(|&d| Dim { size: d as i64 }).collect(), unknown_rank: false }
+    }
+}
