@@ -30,7 +30,7 @@ pub use memory::{MemoryPlan, Region};
 pub use partition::partition;
 pub use phases::Phase;
 pub use place::{DefaultDevice, Placed, Placement, PlacementOptions, place, place_all};
-pub use prune::{Pruned, needed, prune};
+pub use prune::{Pruned, check_known, needed, prune};
 pub use schedule::{Schedule, lay_out, schedule};
 pub use signature::{FeedSpec, Signature};
 pub use step::{

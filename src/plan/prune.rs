@@ -9,6 +9,7 @@ use crate::base::{Array, Code, Diagnostic, Error, Result, Shape};
 use crate::device::Team;
 use crate::graph::{self, Fact, InferContext, Node, NodeId, TensorDesc, TensorId};
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The largest result, in elements, that is computed while planning.
@@ -118,6 +119,37 @@ pub fn needed(nodes: &[Arc<Node>], signature: &Signature) -> Result<Vec<NodeId>>
     check_fed(nodes, signature, &needed)?;
     signature.feeds.iter().for_each(|f| needed[f.tensor.node.index()] = true);
     Ok((0..nodes.len() as u32).map(NodeId).filter(|id| needed[id.index()]).collect())
+}
+
+/// Refuses nodes among these whose op types turret does not have: such a step can be planned, but not run.
+///
+/// # Errors
+/// All of these op types in one message, each with nodes that have it.
+pub fn check_known(nodes: &[Arc<Node>], needed: &[NodeId], signature: &Signature) -> Result<()> {
+    const SHOWN: usize = 3;
+    let mut types: BTreeMap<&str, Vec<&Node>> = BTreeMap::new();
+    let is_fed = |n: &Node| {
+        let tensor = |i| TensorId { node: n.id, output: i as u32 };
+        !n.outputs.is_empty() && (0..n.outputs.len()).all(|i| signature.feed(tensor(i)).is_some())
+    };
+    for node in needed.iter().map(|id| &nodes[id.index()]).filter(|n| n.op.is_unknown() && !is_fed(n)) {
+        types.entry(node.op_type()).or_default().push(node);
+    }
+    let Some(first) = types.values().next().map(|nodes| nodes[0]) else { return Ok(()) };
+    let of_type = |(op_type, nodes): (&&str, &Vec<&Node>)| {
+        let mut names: Vec<String> = nodes.iter().take(SHOWN).map(|n| format!("'{}'", n.name)).collect();
+        if nodes.len() > SHOWN {
+            names.push(format!("… {} in all", nodes.len()));
+        }
+        format!("{op_type} ({})", names.join(", "))
+    };
+    let all: Vec<String> = types.iter().map(of_type).collect();
+    let message = format!(
+        "cannot run this: turret does not have, or not for these types, {}; feed what {} or fetch what does not need it",
+        all.join(", "),
+        if all.len() == 1 { "it gives" } else { "they give" }
+    );
+    Err(Diagnostic::at(Code::Unimplemented, message, first.source).into())
 }
 
 /// Finds what a step runs, and all shapes.
@@ -265,7 +297,7 @@ fn node_info(
         }
     }
     let context = InferContext { attrs: &node.attrs, inputs: &facts, values: &values };
-    let outputs = node.op.infer(&context)?;
+    let outputs = if node.op.is_unknown() { node.outputs.to_vec() } else { node.op.infer(&context)? };
     let of_shapes = node.op.values_of_shapes(&context);
     let mut descs: SmallVec<[TensorDesc; 1]> = SmallVec::new();
     for (i, (found, built)) in outputs.iter().zip(&node.outputs).enumerate() {
@@ -313,6 +345,10 @@ fn unknown_shape(node: &Node, output: usize, shape: &Shape, values: &[Option<Arc
         Some(i) => format!(
             "the shape of output {output} ({shape}) depends on the value of input {i}, which is only computed by the run; \
              compute it from constants, shapes or small integer feeds"
+        ),
+        None if node.op.is_unknown() => format!(
+            "turret does not have this op type, and the file does not tell the whole shape of output {output}: {shape}; \
+             feed it"
         ),
         None => format!("the shape of output {output} is not known before the run: {shape}"),
     }

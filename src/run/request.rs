@@ -74,7 +74,7 @@ impl Session<'_> {
             Some(plan) => plan.executable.clone(),
             None => {
                 let is_initialized = |id: NodeId| state.store.is_initialized(id);
-                let schedule = self.make_schedule(state.nodes.clone(), signature.clone(), &is_initialized)?;
+                let schedule = self.make_schedule(state.nodes.clone(), signature.clone(), &is_initialized, true)?;
                 self.make_room(state, &schedule)?;
                 state.remarks.look_at(&schedule);
                 let State { store, stateful, generators, gpus, .. } = &mut *state;

@@ -12,7 +12,8 @@ use crate::device::cuda::Gpu;
 use crate::device::{DeviceId, FailureKind, Machine, MemoryUse, Queue, Span, Team, Waiter};
 use crate::graph::{Graph, Node, NodeId, Operation, Tensor};
 use crate::plan::{
-    CopyInfo, FeedSpec, PlacementOptions, Schedule, Signature, fuse, lay_out, needed, partition, place, prune, resolve,
+    CopyInfo, FeedSpec, PlacementOptions, Schedule, Signature, check_known, fuse, lay_out, needed, partition, place,
+    prune, resolve,
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -310,7 +311,7 @@ impl<'g> Session<'g> {
             targets.iter().map(|o| o.id()),
         );
         let state = self.lock()?;
-        let schedule = self.make_schedule(Arc::new(nodes), signature, &|id| state.store.is_initialized(id))?;
+        let schedule = self.make_schedule(Arc::new(nodes), signature, &|id| state.store.is_initialized(id), false)?;
         check_room(&schedule, &self.options.machine, &self.accounts, &state.store, GiveWay::Plans)?;
         Ok(schedule)
     }
@@ -330,17 +331,23 @@ impl<'g> Session<'g> {
         }
     }
 
+    /// `to_run` refuses nodes that can be planned, but not run.
     pub(super) fn make_schedule(
         &self,
         nodes: Arc<Vec<Arc<Node>>>,
         signature: Signature,
         is_initialized: &dyn Fn(NodeId) -> bool,
+        to_run: bool,
     ) -> Result<Schedule> {
         let machine = &self.options.machine;
         let resolved = resolve(nodes, &signature, is_initialized)?;
-        // A device that is not there is told before sizes that do not fit.
         let nodes = &resolved.nodes;
-        let placed = place(nodes, &needed(nodes, &signature)?, machine, &self.options.placement)?;
+        let needed = needed(nodes, &signature)?;
+        if to_run {
+            check_known(nodes, &needed, &signature)?;
+        }
+        // A device that is not there is told before sizes that do not fit.
+        let placed = place(nodes, &needed, machine, &self.options.placement)?;
         let pruned = prune(resolved, signature)?;
         let step = partition(pruned, placed, machine)?;
         let step = if self.options.cuda.fusion { fuse(step, machine) } else { step };
