@@ -29,7 +29,7 @@ mod examples;
 mod fixtures;
 #[path = "suite/gpus.rs"]
 mod gpus;
-#[path = "suite/graphdef.rs"]
+#[path = "suite/graphdef/mod.rs"]
 mod graphdef;
 #[path = "suite/house.rs"]
 mod house;

@@ -21,6 +21,8 @@ pub(crate) struct Imported {
     /// The op type, and what is known of the outputs, where turret does not have the op.
     pub unknown: Option<(Arc<str>, Vec<Fact>)>,
     pub attrs: Attrs,
+    /// What is known of the outputs where their feeds may be of other sizes than the op's own rule says.
+    pub outputs: Option<Vec<Fact>>,
     pub inputs: SmallVec<[TensorId; 4]>,
     pub control_inputs: SmallVec<[NodeId; 2]>,
     pub device: DeviceRequest,
@@ -58,7 +60,7 @@ impl Graph {
             device: new.device.clone(),
             colocated_with: new.colocated_with.clone(),
             guards: SmallVec::new(),
-            outputs: outputs.into(),
+            outputs: new.outputs.clone().unwrap_or(outputs).into(),
             source,
         };
         inner.nodes.insert(name, Arc::new(node));

@@ -115,6 +115,7 @@ pub use window::{DataFormat, Padding};
 /// Every op type, by family.
 pub static TABLE: &[OpRef] = &[
     &placeholder::Placeholder,
+    &placeholder::PlaceholderWithDefault,
     &constant::Const,
     &state::VARIABLE_V2,
     &state::VARIABLE,

@@ -1,8 +1,12 @@
-//! `Placeholder`: a tensor that every run feeds.
+//! `Placeholder`: a tensor that every run feeds; `PlaceholderWithDefault`: one that a run may feed.
 
+use super::no_kernel;
+use super::values::{case_with, float};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
-use crate::graph::{Fact, Graph, InferContext, KernelContext, Op, Tensor, Traits};
+use crate::graph::{
+    Attrs, Case, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
+};
 
 /// TensorFlow's `Placeholder`, with attributes `dtype` and `shape`.
 pub struct Placeholder;
@@ -28,6 +32,41 @@ impl Op for Placeholder {
 
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         Err("a placeholder has to be fed".into())
+    }
+}
+
+/// TensorFlow's `PlaceholderWithDefault`, with attribute `shape`: its input, unless a run feeds it.
+pub struct PlaceholderWithDefault;
+
+impl Op for PlaceholderWithDefault {
+    fn name(&self) -> &'static str {
+        "PlaceholderWithDefault"
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { forwards: Some(0), ..Traits::default() }
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        c.want_inputs(1)?;
+        let shape = c.attrs.shape("shape").cloned().unwrap_or_default();
+        let known = c.shape(0).merge(&shape);
+        let known = known.ok_or_else(|| format!("want a default of shape {shape}, got {}", c.shape(0)))?;
+        Ok(vec![Fact::new(c.dtype(0), known)])
+    }
+
+    fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+        Some(vec![Some(c.grad().into())])
+    }
+
+    fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        no_kernel()
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let x = float(&[2], &[1.0, -2.0]);
+        let any = Attrs::new().with("shape", Shape::partial([None]));
+        vec![case_with(any, vec![x.clone()], vec![x], true)]
     }
 }
 

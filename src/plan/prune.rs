@@ -121,18 +121,15 @@ pub fn needed(nodes: &[Arc<Node>], signature: &Signature) -> Result<Vec<NodeId>>
     Ok((0..nodes.len() as u32).map(NodeId).filter(|id| needed[id.index()]).collect())
 }
 
-/// Refuses nodes among these whose op types turret does not have: such a step can be planned, but not run.
+/// Refuses steps with nodes whose op types turret does not have: they can be planned, but not run.
 ///
 /// # Errors
 /// All of these op types in one message, each with nodes that have it.
-pub fn check_known(nodes: &[Arc<Node>], needed: &[NodeId], signature: &Signature) -> Result<()> {
+pub fn check_known(nodes: &[Arc<Node>], signature: &Signature) -> Result<()> {
     const SHOWN: usize = 3;
+    let needed = reachable(nodes, signature, |_, _| true, |_| true);
     let mut types: BTreeMap<&str, Vec<&Node>> = BTreeMap::new();
-    let is_fed = |n: &Node| {
-        let tensor = |i| TensorId { node: n.id, output: i as u32 };
-        !n.outputs.is_empty() && (0..n.outputs.len()).all(|i| signature.feed(tensor(i)).is_some())
-    };
-    for node in needed.iter().map(|id| &nodes[id.index()]).filter(|n| n.op.is_unknown() && !is_fed(n)) {
+    for node in nodes.iter().filter(|n| n.op.is_unknown() && needed[n.id.index()]) {
         types.entry(node.op_type()).or_default().push(node);
     }
     let Some(first) = types.values().next().map(|nodes| nodes[0]) else { return Ok(()) };
@@ -306,7 +303,10 @@ fn node_info(
             format!("output {i} was built with shape {}, but would have {}", built.shape, found.shape)
         })?;
         let fed = signature.feed(TensorId { node: node.id, output: i as u32 }).map(|f| &signature.feeds[f].dims);
-        let dims = fed.cloned().or_else(|| shape.to_dims()).ok_or_else(|| unknown_shape(node, i, &shape, &values))?;
+        // Values that turret does not hold, such as handles, take no room, whatever their shape.
+        let unheld = || found.dtype.is_opaque().then(Default::default);
+        let dims = fed.cloned().or_else(|| shape.to_dims()).or_else(unheld);
+        let dims = dims.ok_or_else(|| unknown_shape(node, i, &shape, &values))?;
         let desc = TensorDesc { dtype: found.dtype, dims };
         let bytes = crate::base::num_elements(&desc.dims).and_then(|n| n.checked_mul(desc.dtype.size()));
         if bytes.is_none_or(|b| b > isize::MAX as usize) {

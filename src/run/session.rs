@@ -342,12 +342,11 @@ impl<'g> Session<'g> {
         let machine = &self.options.machine;
         let resolved = resolve(nodes, &signature, is_initialized)?;
         let nodes = &resolved.nodes;
-        let needed = needed(nodes, &signature)?;
         if to_run {
-            check_known(nodes, &needed, &signature)?;
+            check_known(nodes, &signature)?;
         }
         // A device that is not there is told before sizes that do not fit.
-        let placed = place(nodes, &needed, machine, &self.options.placement)?;
+        let placed = place(nodes, &needed(nodes, &signature)?, machine, &self.options.placement)?;
         let pruned = prune(resolved, signature)?;
         let step = partition(pruned, placed, machine)?;
         let step = if self.options.cuda.fusion { fuse(step, machine) } else { step };

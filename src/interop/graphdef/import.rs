@@ -130,6 +130,7 @@ impl<'a> Importer<'a> {
             op: &Unknown,
             unknown: Some((self.nodes[index].op.as_str().into(), Vec::new())),
             attrs: Attrs::new(),
+            outputs: None,
             inputs: SmallVec::new(),
             control_inputs: SmallVec::new(),
             device: DeviceRequest::default(),
@@ -182,6 +183,7 @@ impl<'a> Importer<'a> {
             name: def.name.clone(),
             op: op.unwrap_or(&Unknown),
             unknown: if op.is_none() { unknown() } else { None },
+            outputs: with_default(&def.op, &attrs, &inputs, self.graph),
             attrs,
             inputs,
             control_inputs,
@@ -328,6 +330,15 @@ impl<'a> Importer<'a> {
         }
         Ok(nodes)
     }
+}
+
+/// What may be fed in place of a default: any size where the node's shape says so.
+fn with_default(op_type: &str, attrs: &Attrs, inputs: &[TensorId], graph: &Graph) -> Option<Vec<Fact>> {
+    if op_type != "PlaceholderWithDefault" {
+        return None;
+    }
+    let default = graph.node(inputs.first()?.node)?.outputs.get(inputs[0].output as usize)?.dtype;
+    Some(vec![Fact::new(default, attrs.shape("shape")?.clone())])
 }
 
 /// Sets what was left out to its default, so that no op of turret's has to know it.

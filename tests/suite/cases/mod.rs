@@ -30,7 +30,7 @@ fn only_problem(g: &Graph) -> Diagnostic {
 }
 
 /// Fails unless the text has all of these parts, in any order.
-fn assert_says(text: &str, parts: &[&str]) {
+pub fn assert_says(text: &str, parts: &[&str]) {
     let lacks: Vec<&&str> = parts.iter().filter(|p| !text.contains(**p)).collect();
     assert!(lacks.is_empty(), "want {lacks:?} in:\n{text}");
 }

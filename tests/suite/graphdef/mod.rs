@@ -1,10 +1,12 @@
 //! TensorFlow's graphs, in and out: what is read is written again, and what is built here is legal there.
 
+mod import;
+
 use super::fixtures::graphs::files;
 use std::collections::HashSet;
-use turret::base::{Array, DType};
+use turret::base::{Array, DType, OpaqueType};
 use turret::graph::{Graph, Init, Operation, VariablePlacement};
-use turret::interop::graphdef::{GraphDef, GraphFile, export_graph, import_graph, signature};
+use turret::interop::graphdef::{GraphDef, GraphFile, Tensors, TypeOf, export_graph, import_graph, signature};
 use turret::ops::TABLE;
 use turret::run::{Session, SessionOptions};
 use turret::train::{
@@ -54,7 +56,9 @@ pub fn assert_legal(def: &GraphDef) -> Graph {
 #[test]
 fn every_op_is_written_and_read_back() {
     for op in TABLE {
-        let handled = op.name() == "AllReduceN" || !op.written_inputs(&Default::default(), 8).is_empty();
+        // Variables are no constants, and turret's all-reduce becomes another op.
+        let handle = Tensors::One(TypeOf::Fixed(DType::Opaque(OpaqueType::Resource)));
+        let handled = signature(op.name()).is_none_or(|s| s.inputs.iter().any(|i| i.is_ref || i.tensors == handle));
         for (i, case) in op.cases().into_iter().enumerate().filter(|_| !handled) {
             let of = format!("case {i} of {}", op.name());
             let g = Graph::new();
@@ -70,7 +74,9 @@ fn every_op_is_written_and_read_back() {
             let read = again.operation("node").unwrap();
             assert!(!read.node().unwrap().op.is_unknown(), "{of}");
             for (built, read) in node.outputs().into_iter().zip(read.outputs()) {
-                assert_eq!((built.dtype(), built.shape()), (read.dtype(), read.shape()), "{of}");
+                // A placeholder with a default takes feeds of other sizes than its default's.
+                let equal = built.shape() == read.shape() || op.name() == "PlaceholderWithDefault";
+                assert!(built.dtype() == read.dtype() && equal, "{of}: {} for {}", read.shape(), built.shape());
                 if !op.traits().stateful {
                     let (want, got) = (g.evaluate(built, &[]), again.evaluate(read, &[]));
                     assert_eq!(got, want, "{of}");
