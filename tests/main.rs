@@ -27,6 +27,8 @@ mod equivalence;
 mod examples;
 #[path = "suite/fixtures/mod.rs"]
 mod fixtures;
+#[path = "suite/functions.rs"]
+mod functions;
 #[path = "suite/gpus.rs"]
 mod gpus;
 #[path = "suite/graphdef/mod.rs"]

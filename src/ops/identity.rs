@@ -1,5 +1,6 @@
 //! `Identity`, `ReadVariableOp`, `Snapshot` and `NoOp`: nodes that only order and name things. Nothing runs for them.
 
+use super::support::by_dtype;
 use super::values::{case, float};
 use super::{like_input, no_kernel};
 use crate::device::CpuKernel;
@@ -7,6 +8,7 @@ use crate::device::cuda::CudaKernel;
 use crate::graph::{
     Attrs, Case, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Operation, Tensor, Traits,
 };
+use smallvec::SmallVec;
 
 /// An op that gives its input's bytes another name.
 pub struct RenameOp {
@@ -49,6 +51,47 @@ impl Op for RenameOp {
 
     fn cases(&self) -> Vec<Case> {
         vec![case(vec![float(&[2], &[1.0, -2.0])], vec![float(&[2], &[1.0, -2.0])], self.has_gradient)]
+    }
+}
+
+/// TensorFlow's `IdentityN`: each output is the bytes of one input.
+pub struct IdentityN;
+
+impl Op for IdentityN {
+    fn name(&self) -> &'static str {
+        "IdentityN"
+    }
+
+    fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
+        Ok(c.inputs.to_vec())
+    }
+
+    fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
+        Some(c.grads.iter().map(|g| g.map(Into::into)).collect())
+    }
+
+    fn aliases(&self, c: &KernelContext<'_>) -> Option<SmallVec<[(usize, usize); 2]>> {
+        Some((0..c.inputs.len()).map(|i| (i, 0)).collect())
+    }
+
+    fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+        // Runs only where known values are computed while planning.
+        let types: Vec<_> = c.inputs.iter().map(|d| d.dtype).collect();
+        Ok(Box::new(move |l| {
+            for (i, &dtype) in types.iter().enumerate() {
+                by_dtype!(dtype, T => l.output::<T>(i).copy_from_slice(l.input::<T>(i)));
+            }
+            Ok(())
+        }))
+    }
+
+    fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
+        true
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let (x, y) = (float(&[2], &[1.0, -2.0]), float(&[], &[3.0]));
+        vec![case(vec![x.clone(), y.clone()], vec![x, y], true)]
     }
 }
 

@@ -125,6 +125,7 @@ pub static TABLE: &[OpRef] = &[
     &identity::IDENTITY,
     &identity::READ_VARIABLE,
     &identity::SNAPSHOT,
+    &identity::IdentityN,
     &identity::NoOp,
     &transpose::Transpose,
     &transpose::InvertPermutation,
