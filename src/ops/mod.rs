@@ -67,6 +67,9 @@ mod operators;
 mod pad;
 mod philox;
 mod placeholder;
+mod pool;
+mod pool_cases;
+mod pool_kernel;
 mod qr;
 mod random;
 mod random_build;
@@ -107,6 +110,7 @@ pub use apply_rules::UpdateRule;
 pub use conv::ConvOptions;
 pub use operators::Operand;
 pub use placeholder::IntoPlaceholderShape;
+pub use pool::PoolOptions;
 pub use shape_ops::ShapeArg;
 pub use state::VariableOptions;
 pub use strided_slice::Index;
@@ -244,6 +248,11 @@ pub static TABLE: &[OpRef] = &[
     &conv::DEPTHWISE,
     &conv::DEPTHWISE_BACKPROP_INPUT,
     &conv::DEPTHWISE_BACKPROP_FILTER,
+    &pool::MAX_POOL,
+    &pool::MAX_POOL_GRAD,
+    &pool::MAX_POOL_GRAD_GRAD,
+    &pool::AVG_POOL,
+    &pool::AVG_POOL_GRAD,
     // Shapes.
     &shape_facts::ShapeOp,
     &shape_facts::VariableShape,
