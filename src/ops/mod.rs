@@ -15,6 +15,10 @@ mod arg;
 mod assert;
 mod barrier;
 mod batch_matmul;
+mod batch_norm;
+mod batch_norm_kernel;
+mod batch_norm_loops;
+mod batch_norm_second;
 mod bias;
 mod binary;
 mod binary_grad;
@@ -107,6 +111,8 @@ pub use all_reduce::AllReduceN;
 pub use apply::{ApplyGradients, ApplyLayout, VariableInputs};
 pub use apply_one::UpdateInputs;
 pub use apply_rules::UpdateRule;
+pub use apply::{ApplyGradients, ApplyLayout, UpdateRule, VariableInputs};
+pub use batch_norm::BatchNormOptions;
 pub use conv::ConvOptions;
 pub use operators::Operand;
 pub use placeholder::IntoPlaceholderShape;
@@ -253,6 +259,12 @@ pub static TABLE: &[OpRef] = &[
     &pool::MAX_POOL_GRAD_GRAD,
     &pool::AVG_POOL,
     &pool::AVG_POOL_GRAD,
+    &batch_norm::BATCH_NORM,
+    &batch_norm::BATCH_NORM_V2,
+    &batch_norm::BATCH_NORM_V3,
+    &batch_norm::BATCH_NORM_GRAD,
+    &batch_norm::BATCH_NORM_GRAD_V2,
+    &batch_norm::BATCH_NORM_GRAD_V3,
     // Shapes.
     &shape_facts::ShapeOp,
     &shape_facts::VariableShape,
