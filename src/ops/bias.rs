@@ -3,6 +3,7 @@
 use super::cuda_reduce;
 use super::number::Number;
 use super::support::{GRAIN, by_rows, no_arithmetic};
+use super::window::DataFormat;
 use crate::base::{Array, DType, Dims, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::{CudaKernel, CudaMap, MapStep, Operand, map_kernel};
@@ -262,6 +263,12 @@ impl<'g> Tensor<'g> {
     /// Adds a vector along the last axis. Named `BiasAdd`.
     #[track_caller]
     pub fn bias_add(self, bias: impl Into<Tensor<'g>>) -> Tensor<'g> {
-        self.graph().node_of(&BiasAdd).inputs([self, bias.into()]).attr("data_format", "NHWC").tensor()
+        self.bias_add_with(bias, DataFormat::Nhwc)
+    }
+
+    /// Adds a vector along the channels: the last axis, or with `Nchw` axis 1. Named `BiasAdd`.
+    #[track_caller]
+    pub fn bias_add_with(self, bias: impl Into<Tensor<'g>>, format: DataFormat) -> Tensor<'g> {
+        self.graph().node_of(&BiasAdd).inputs([self, bias.into()]).attr("data_format", format.name()).tensor()
     }
 }

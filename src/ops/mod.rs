@@ -63,6 +63,7 @@ mod l2_loss;
 mod leaky_relu;
 mod likes;
 mod lin_space;
+mod lrn;
 mod matmul;
 mod matmul_kernel;
 mod mirror_pad;
@@ -80,6 +81,8 @@ mod random_build;
 mod reduce;
 mod reduce_grad;
 mod reduce_kernel;
+mod resize;
+mod resize_kernel;
 mod scratch;
 mod select;
 mod sequence;
@@ -114,9 +117,11 @@ pub use apply_rules::UpdateRule;
 pub use apply::{ApplyGradients, ApplyLayout, UpdateRule, VariableInputs};
 pub use batch_norm::BatchNormOptions;
 pub use conv::ConvOptions;
+pub use lrn::LrnOptions;
 pub use operators::Operand;
 pub use placeholder::IntoPlaceholderShape;
 pub use pool::PoolOptions;
+pub use resize::ResizeOptions;
 pub use shape_ops::ShapeArg;
 pub use state::VariableOptions;
 pub use strided_slice::Index;
@@ -259,6 +264,12 @@ pub static TABLE: &[OpRef] = &[
     &pool::MAX_POOL_GRAD_GRAD,
     &pool::AVG_POOL,
     &pool::AVG_POOL_GRAD,
+    &resize::BILINEAR,
+    &resize::BILINEAR_GRAD,
+    &resize::NEAREST,
+    &resize::NEAREST_GRAD,
+    &lrn::Lrn,
+    &lrn::LrnGrad,
     &batch_norm::BATCH_NORM,
     &batch_norm::BATCH_NORM_V2,
     &batch_norm::BATCH_NORM_V3,
