@@ -114,7 +114,6 @@ pub use all_reduce::AllReduceN;
 pub use apply::{ApplyGradients, ApplyLayout, VariableInputs};
 pub use apply_one::UpdateInputs;
 pub use apply_rules::UpdateRule;
-pub use apply::{ApplyGradients, ApplyLayout, UpdateRule, VariableInputs};
 pub use batch_norm::BatchNormOptions;
 pub use conv::ConvOptions;
 pub use lrn::LrnOptions;
