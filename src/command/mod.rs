@@ -102,8 +102,17 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// The one message: the context and the first problems.
+/// The one message: the context and the first problems. Nodes of a file were made by no line of a program, but by the
+/// one that reads it.
 fn message(error: &anyhow::Error) -> String {
+    let reader = format!("at {}:", program::READER);
+    let lines = problems(error);
+    let lines = lines.lines().filter(|l| !l.trim_start().starts_with(&reader));
+    let lines = lines.map(|l| l.split_once(&format!(", made {reader}")).map_or(l, |(before, _)| before));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn problems(error: &anyhow::Error) -> String {
     let problems = match error.root_cause().downcast_ref::<turret::Error>() {
         Some(e) if e.diagnostics().len() > SHOWN_PROBLEMS => e.diagnostics(),
         _ => return format!("{error:#}"),

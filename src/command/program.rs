@@ -12,6 +12,9 @@ use turret::interop::graphdef::read_graph;
 use turret::plan::Schedule;
 use turret::run::Session;
 
+/// The source file whose line the nodes of a graph file have.
+pub(super) const READER: &str = file!();
+
 /// The built-in model or the graph of a file.
 pub(super) enum Program<'g> {
     Model(Model<'g>),
@@ -96,7 +99,7 @@ impl<'g> Program<'g> {
                         None => open.push(tensor),
                     }
                 }
-                not_fed(&open, "the sizes are needed", |t| format!("--feed-shape {}={}", t.op().name(), example(t)))?;
+                not_fed(&open, Why::Sizes, |t| format!("--feed-shape {}={}", t.op().name(), example(t)))?;
             }
         }
         let feeds: Vec<(Tensor<'g>, &[usize])> = sizes.iter().map(|(t, dims)| (*t, &dims[..])).collect();
@@ -117,7 +120,7 @@ impl<'g> Program<'g> {
         }
         let is_given = |t: &Tensor<'g>| given.iter().any(|(fed, _)| fed == t);
         let missing: Vec<Tensor<'g>> = placeholders(g, step).into_iter().filter(|t| !is_given(t)).collect();
-        not_fed(&missing, "the step needs it", |t| format!("--feed {}=FILE.npy", t.op().name()))?;
+        not_fed(&missing, Why::Run, |t| format!("--feed {}=FILE.npy", t.op().name()))?;
         Ok(given)
     }
 
@@ -143,13 +146,19 @@ impl<'g> Program<'g> {
                 None => open.push(tensor),
             }
         }
-        not_fed(&open, "the sizes are needed", |t| format!("--feed-shape {}={}", t.op().name(), example(t)))?;
+        not_fed(&open, Why::Sizes, |t| format!("--feed-shape {}={}", t.op().name(), example(t)))?;
         Ok(given)
     }
 }
 
+/// What a feed is needed for.
+enum Why {
+    Run,
+    Sizes,
+}
+
 /// An error that lists these placeholders, if there are any.
-fn not_fed(missing: &[Tensor<'_>], why: &str, fix: impl Fn(Tensor<'_>) -> String) -> Result<()> {
+fn not_fed(missing: &[Tensor<'_>], why: Why, fix: impl Fn(Tensor<'_>) -> String) -> Result<()> {
     const SHOWN: usize = 8;
     let Some(first) = missing.first() else { return Ok(()) };
     let mut names: Vec<String> =
@@ -157,7 +166,11 @@ fn not_fed(missing: &[Tensor<'_>], why: &str, fix: impl Fn(Tensor<'_>) -> String
     if missing.len() > SHOWN {
         names.push(format!("… ({} in all)", missing.len()));
     }
-    let what = if missing.len() == 1 { "placeholder" } else { "placeholders" };
+    let (what, it) = if missing.len() == 1 { ("placeholder", "it") } else { ("placeholders", "them") };
+    let why = match why {
+        Why::Run => format!("the step needs {it}"),
+        Why::Sizes => format!("the sizes of {it} are needed"),
+    };
     bail!("nothing is fed for {what} {}: {why}; use {}", names.join(", "), fix(*first))
 }
 

@@ -133,6 +133,16 @@ fn tables_are_printed_for_each_rule() {
 }
 
 #[test]
+fn graph_files_are_inspected() {
+    let graph = root().join("tests/fixtures/graphs/lstm_2towers_vars-cpu.pb");
+    let graph = graph.to_str().expect("the path is UTF-8");
+    let output = output_of("inspect_graph", &[graph, "--devices", "sim:2", "--target", "train"]);
+    for part in ["written by version 2474", "| MatMul ", "| cell/kernel ", "the file's device", "total: 26 copies, "] {
+        assert!(output.contains(part), "want '{part}' in\n{output}");
+    }
+}
+
+#[test]
 fn without_cuda_there_is_nothing_to_check() {
     let mut command = Command::new(example_binary("device_check"));
     // Where there are GPUs, the driver hides them.
@@ -152,6 +162,7 @@ fn readers_of_examples_may_leave() {
         ("placement_table", &[]),
         ("placement_benchmark", &["--batch", "4", "--dims", "3", "--rounds", "1"]),
         ("train_digits", &["--epochs", "1", "--towers", "1"]),
+        ("inspect_graph", &["tests/fixtures/graphs/lstm_2towers_vars-cpu.pb"]),
     ] {
         let closed = std::io::pipe().expect("there are pipes").1;
         let output = Command::new(example_binary(name)).args(args).stdout(closed).output().expect("it starts");

@@ -201,7 +201,16 @@ fn from_text(text: &str) -> Result<GraphFile> {
         Some("node" | "versions" | "version" | "library" | "debug_info") => {
             Ok(GraphFile { graph: text::parse(text)?, ..GraphFile::default() })
         }
-        Some(_) => GraphFile::of_meta_graph(text::parse(text)?),
+        Some(
+            "meta_info_def" | "graph_def" | "saver_def" | "collection_def" | "signature_def" | "asset_file_def"
+            | "object_graph_def",
+        ) => GraphFile::of_meta_graph(text::parse(text)?),
+        Some(word) => {
+            let word: String = word.chars().take(40).collect();
+            Err(Error::invalid(format!(
+                "it is no graph: it begins with '{word}'; want node, meta_info_def or meta_graphs"
+            )))
+        }
         None => Err(Error::invalid("it is empty")),
     }
 }

@@ -1,5 +1,6 @@
 //! TensorFlow's graphs, in and out: what is read is written again, and what is built here is legal there.
 
+mod command;
 mod import;
 
 use super::fixtures::graphs::files;
