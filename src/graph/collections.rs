@@ -18,6 +18,9 @@ pub mod keys {
     pub const REGULARIZATION_LOSSES: &str = "regularization_losses";
     /// Operations to run with every training step.
     pub const UPDATE_OPS: &str = "update_ops";
+    /// Threes of a moving average, a tower's statistic for it, and the decay: what is averaged over the towers before the
+    /// moving averages are updated.
+    pub const TOWER_STATISTICS: &str = "tower_statistics";
     /// Variables that moving averages are kept of.
     pub const MOVING_AVERAGE_VARIABLES: &str = "moving_average_variables";
     /// Train operations.

@@ -40,6 +40,7 @@ pub use op::{
 };
 pub use placement::VariablePlacement;
 pub(crate) use registry::{Entry, Lookup};
+pub(crate) use scopes::ScopeCounts;
 pub use tensor::{Gradient, IndexedSlices, Operation, Tensor, Variable};
 pub use unknown::Unknown;
 pub use variable_scope::{Reuse, ScopeOptions, VariableScope};

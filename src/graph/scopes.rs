@@ -13,6 +13,7 @@ use super::variable_scope::VariableScope;
 use crate::base::{Code, DeviceSpec, Diagnostic, Result, SourceLine};
 use smallvec::SmallVec;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::panic::Location;
 use std::sync::Arc;
@@ -76,6 +77,10 @@ impl ScopeState {
         }
     }
 }
+
+/// How often variable scopes were opened by their default names.
+#[derive(Clone, Default)]
+pub(crate) struct ScopeCounts(HashMap<String, usize>);
 
 /// Restores a part of the scope state when it goes.
 struct Restore<'g, T, F: Fn(&mut ScopeState, T)> {
@@ -230,6 +235,17 @@ impl Graph {
             controls.len() - 1
         };
         self.scoped(push, |s, len| s.controls.truncate(len), body)
+    }
+
+    /// The counts that default names of variable scopes are made unique by are these in the body, and go on from where
+    /// they are: so scopes that were left are taken up again, as in towers that are built in step.
+    pub(crate) fn with_scope_counts<R>(&self, counts: &mut ScopeCounts, body: impl FnOnce() -> R) -> R {
+        let swapped = Cell::new(std::mem::take(&mut counts.0));
+        let enter = |inner: &mut Inner| std::mem::replace(&mut inner.scope().opened, swapped.take());
+        let leave = |s: &mut ScopeState, old| swapped.set(std::mem::replace(&mut s.opened, old));
+        let result = self.scoped(enter, leave, body);
+        counts.0 = swapped.take();
+        result
     }
 
     /// True if control dependencies are open, so that what is built now is to run after something.

@@ -57,6 +57,14 @@ impl Default for Conv2dOptions<'_> {
     }
 }
 
+/// What the axes of images are.
+pub(super) fn axes(data_format: DataFormat) -> &'static str {
+    match data_format {
+        DataFormat::Nhwc => "[batch, height, width, channels]",
+        DataFormat::Nchw => "[batch, channels, height, width]",
+    }
+}
+
 impl<'g> Conv2dOptions<'g> {
     /// Options that only give the name.
     pub fn named(name: &str) -> Self {
@@ -82,11 +90,7 @@ impl<'g> Conv2dOptions<'g> {
         sizes: &[usize],
         kernel: [usize; 2],
     ) -> Result<usize, String> {
-        let axes = match self.data_format {
-            DataFormat::Nhwc => "[batch, height, width, channels]",
-            DataFormat::Nchw => "[batch, channels, height, width]",
-        };
-        l.want(x, 4, axes)?;
+        l.want(x, 4, axes(self.data_format))?;
         if sizes.contains(&0) {
             return Err(format!("want 1 or more {what}, got 0"));
         }

@@ -8,18 +8,28 @@
 //! A layer that cannot be built is reported under its name, and gives a poison tensor.
 //! Absent: layers as objects that keep their variables; what is shared is found by its name.
 
+mod batch_norm;
 mod cells;
 mod conv;
 mod dense;
 mod embedding;
 mod lstm;
+mod pool;
 mod rnn;
 mod scope;
+mod statistics;
+mod synchronized;
 
+pub use batch_norm::{BatchNormOptions, Training, batch_norm};
 pub use cells::{BasicRnnCell, GruCell, MultiRnnCell};
 pub use conv::{Conv2dOptions, SeparableConv2dOptions, conv2d, depthwise_conv2d, separable_conv2d};
 pub use dense::{DenseOptions, dense, flatten};
 pub use embedding::{EmbeddingOptions, embedding};
 pub use lstm::{BasicLstmCell, LstmCell};
+pub use pool::{average_pooling2d, global_average_pooling2d, max_pooling2d};
 pub use rnn::{RnnCell, static_rnn};
 pub use scope::Activation;
+pub use statistics::{MovingStatistics, update_from_towers};
+pub(crate) use synchronized::{
+    begin as begin_synchronized, combine as combine_synchronized, finish as finish_synchronized,
+};

@@ -6,6 +6,7 @@ use crate::base::{Code, DType, DeviceSpec, Diagnostic, SourceLine};
 use crate::graph::{
     CollectionItem, DeviceRequest, DeviceRule, Gradient, Graph, Init, NodeId, Operation, Tensor, Variable, keys,
 };
+use crate::layers::update_from_towers;
 use crate::ops::{ApplyGradients, ApplyLayout, UpdateRule};
 use std::collections::BTreeSet;
 
@@ -142,6 +143,7 @@ impl<'g> Optimizer<'g> {
         let slots: Vec<Vec<Variable<'g>>> = list.iter().map(|gv| self.slots_of(graph, gv.var)).collect();
         let powers = self.state().powers.clone();
         let name = options.name.as_deref().unwrap_or(&self.name);
+        update_from_towers(graph);
         let updates: Vec<Operation<'g>> =
             graph.get_collection(keys::UPDATE_OPS).into_iter().filter_map(operation_of).collect();
         let device = common_device(list);

@@ -3,6 +3,7 @@
 //! Invariants: only nodes between the `xs` and the `ys` get gradient nodes; the walk costs time linear in the nodes that
 //! the `ys` depend on, whatever else the graph holds. Absent: loops.
 
+use super::gradient_ends::check_ends;
 use super::joining::{gate, operation, sum};
 use super::parts::{densify, fill_ones, zeros_like};
 use crate::base::{Code, Diagnostic, Shape, SourceLine};
@@ -55,7 +56,23 @@ pub fn gradients<'g, Y: Into<Tensor<'g>>, X: Into<Tensor<'g>>>(
     let xs: Vec<Tensor<'g>> = xs.into_iter().map(Into::into).collect();
     let Some(graph) = ys.iter().chain(&xs).map(|t| t.graph()).next() else { return Vec::new() };
     let source = graph.source_line();
-    graph.with_source(source, || build(graph, ys, xs, options, source))
+    let (_, lists) = graph.with_source(source, || build(graph, ys, xs, options, source, false));
+    lists.into_iter().map(|mut list| list.pop()).collect()
+}
+
+/// As [`gradients`], but what reaches each of the `xs` is not summed: its parts, one for each node that reads it. And
+/// the absolute name scope of the new nodes; the part of a node `n` is computed by nodes in the scope `n_grad` in it.
+///
+/// The `xs` must not depend on each other.
+#[track_caller]
+pub(super) fn gradients_apart<'g>(
+    graph: &'g Graph,
+    ys: Vec<Tensor<'g>>,
+    xs: Vec<Tensor<'g>>,
+    options: GradOptions<'g>,
+) -> (String, Vec<Vec<Gradient<'g>>>) {
+    let source = graph.source_line();
+    graph.with_source(source, || build(graph, ys, xs, options, source, true))
 }
 
 fn build<'g>(
@@ -64,11 +81,12 @@ fn build<'g>(
     xs: Vec<Tensor<'g>>,
     options: GradOptions<'g>,
     source: SourceLine,
-) -> Vec<Option<Gradient<'g>>> {
+    apart: bool,
+) -> (String, Vec<Vec<Gradient<'g>>>) {
     if xs.is_empty() {
-        return Vec::new();
+        return (String::new(), Vec::new());
     }
-    let all_poison = || xs.iter().map(|_| Some(graph.poison_tensor().into())).collect();
+    let all_poison = || (String::new(), xs.iter().map(|_| vec![graph.poison_tensor().into()]).collect());
     if let Err(message) = check_ends(graph, &ys, &xs, &options) {
         graph.report(Diagnostic::at(Code::InvalidArgument, message, source));
         return all_poison();
@@ -78,56 +96,18 @@ fn build<'g>(
     }
     graph.name_scope("gradients", || {
         let mut walk = Walk::new(graph, &ys, &xs, &options, source);
+        walk.apart = apart;
         let seeds = walk.seeds(&ys, &options.grad_ys);
         for (y, seed) in ys.iter().zip(seeds) {
             walk.set(y.id(), seed);
         }
         walk.run(&ys);
-        xs.iter().map(|&x| walk.result(x, options.unconnected)).collect()
+        let of = |&x: &Tensor<'g>| match apart {
+            true => walk.parts(x),
+            false => walk.result(x, options.unconnected).into_iter().collect(),
+        };
+        (graph.current_name_scope(), xs.iter().map(of).collect())
     })
-}
-
-/// Graphs, counts and element types of what is to be differentiated.
-fn check_ends<'g>(
-    graph: &'g Graph,
-    ys: &[Tensor<'g>],
-    xs: &[Tensor<'g>],
-    options: &GradOptions<'g>,
-) -> Result<(), String> {
-    if let Some(t) = ys.iter().chain(xs).find(|t| !std::ptr::eq(t.graph(), graph) && !t.is_poison()) {
-        let (name, other, this) = (t.name(), t.graph().number(), graph.number());
-        return Err(format!("'{name}' belongs to graph {other}, the gradients are built in graph {this}"));
-    }
-    if !options.grad_ys.is_empty() && options.grad_ys.len() != ys.len() {
-        let (got, want) = (options.grad_ys.len(), ys.len());
-        return Err(format!("grad_ys must have one entry per y: want {want}, got {got}"));
-    }
-    for (what, list) in [("differentiate", ys), ("differentiate with respect to", xs)] {
-        if let Some(t) = list.iter().find(|t| !t.is_poison() && !t.dtype().is_floating()) {
-            let (name, dtype) = (t.name(), t.dtype());
-            return Err(format!(
-                "cannot {what} '{name}': gradients want float32 or float64, got {dtype}; cast it before its use"
-            ));
-        }
-    }
-    for (y, grad) in ys.iter().zip(&options.grad_ys) {
-        let Some(Gradient::Dense(grad)) = grad else { continue };
-        if grad.is_poison() || y.is_poison() {
-            continue;
-        }
-        if grad.dtype() != y.dtype() || !grad.shape().is_compatible_with(&y.shape()) {
-            return Err(format!(
-                "the gradient given for '{}' must be like it: want {} {}, got '{}' {} {}",
-                y.name(),
-                y.dtype(),
-                y.shape(),
-                grad.name(),
-                grad.dtype(),
-                grad.shape()
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// One node among those that the `ys` depend on.
@@ -149,6 +129,8 @@ struct Walk<'g> {
     grads: HashMap<NodeId, Vec<Vec<Gradient<'g>>>>,
     colocate: bool,
     gate: bool,
+    /// Leaves what reaches the xs as it is.
+    apart: bool,
     /// No device scope is open, so that gradient nodes follow their forward nodes.
     follow: bool,
     /// Op types without a rule that are reported already.
@@ -206,6 +188,7 @@ impl<'g> Walk<'g> {
             grads: HashMap::new(),
             colocate: options.colocate_gradients_with_ops,
             gate: options.gate_gradients,
+            apart: false,
             follow: !graph.in_device_scope(),
             lacking: BTreeSet::new(),
         }
@@ -279,6 +262,9 @@ impl<'g> Walk<'g> {
 
     /// The gradients of one node's inputs.
     fn differentiate(&mut self, node: &Arc<Node>) -> InputGradients<'g> {
+        if self.apart && self.from.contains(&node.id) {
+            return vec![None; node.inputs.len()];
+        }
         let out_grads = self.beside(node, || self.aggregate(node.id));
         if let Some(out_grads) = &out_grads {
             let lists = out_grads.iter().map(|g| g.iter().copied().collect()).collect();
@@ -412,6 +398,11 @@ impl<'g> Walk<'g> {
         );
         self.graph.report(Diagnostic::at(Code::InvalidArgument, message, self.source));
         Some(self.graph.poison_tensor().into())
+    }
+
+    fn parts(&self, x: Tensor<'g>) -> Vec<Gradient<'g>> {
+        let lists = self.grads.get(&x.id().node);
+        lists.and_then(|lists| lists.get(x.id().output as usize)).cloned().unwrap_or_default()
     }
 
     fn result(&self, x: Tensor<'g>, unconnected: UnconnectedGradients) -> Option<Gradient<'g>> {

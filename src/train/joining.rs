@@ -35,7 +35,10 @@ pub(super) fn sum<'g>(graph: &'g Graph, list: &[Gradient<'g>]) -> Option<Gradien
             let sums: Vec<Tensor<'g>> = (by_device.values())
                 .map(|tensors| match tensors[..] {
                     [one] => one,
-                    _ => start(graph, "AddN").inputs(tensors.iter().copied()).colocate_with(tensors[0]).tensor(),
+                    // Beside its inputs, whatever forward node is being differentiated.
+                    _ => graph.no_colocation(|| {
+                        start(graph, "AddN").inputs(tensors.iter().copied()).colocate_with(tensors[0]).tensor()
+                    }),
                 })
                 .collect();
             Some(add_n(graph, &sums, "AddN").into())

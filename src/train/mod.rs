@@ -10,6 +10,7 @@ mod average_tests;
 mod clip;
 #[cfg(test)]
 mod clip_tests;
+mod gradient_ends;
 mod gradients;
 #[cfg(test)]
 mod gradients_tests;
@@ -25,6 +26,7 @@ mod schedule;
 mod split;
 mod summary;
 mod towers;
+mod towers_in_step;
 #[cfg(test)]
 mod towers_tests;
 

@@ -7,6 +7,7 @@ use super::optimizer::{Hyper, quoted};
 use super::parts::{cast, node as start, scalar};
 use crate::base::{Code, DType, Diagnostic, Shape};
 use crate::graph::{Graph, Init, NodeId, Operation, Tensor, TensorId, Variable, keys};
+use crate::ops::one_minus;
 use indexmap::IndexMap;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -197,18 +198,13 @@ impl<'g> ExponentialMovingAverage<'g> {
         decay: Tensor<'g>,
         debias: bool,
     ) -> Operation<'g> {
+        let value = as_it_is_now(value);
+        if !debias {
+            return average.assign_moving_average(value, cast(decay, average.dtype())).op();
+        }
         graph.name_scope("AssignMovingAvg", || {
             let scope = format!("{}/", graph.current_name_scope());
-            let value = as_it_is_now(value);
-            graph.no_device(|| {
-                graph.colocate_with(average, || {
-                    let rate = one_minus(cast(decay, average.dtype()));
-                    match debias {
-                        false => moved(graph, average, value, rate, scope).op(),
-                        true => self.debiased(graph, average, value, rate, scope),
-                    }
-                })
-            })
+            graph.no_device(|| graph.colocate_with(average, || self.debiased(graph, average, value, decay, scope)))
         })
     }
 
@@ -218,17 +214,18 @@ impl<'g> ExponentialMovingAverage<'g> {
         graph: &'g Graph,
         average: Variable<'g>,
         value: Tensor<'g>,
-        rate: Tensor<'g>,
+        decay: Tensor<'g>,
         scope: String,
     ) -> Operation<'g> {
         let dtype = average.dtype();
+        let rate = one_minus(cast(decay, dtype));
         let kept = |what: &str, shape: Shape| {
             let name = format!("{}/{what}", average.name());
             let found = graph.find_variable(&name).ok();
             found.unwrap_or_else(|| graph.untracked_variable(&name, shape, dtype, Init::Zeros, Some(average)))
         };
         let (biased, count) = (kept("biased", average.shape()), kept("local_step", Shape::scalar()));
-        let biased = moved(graph, biased, value, rate, "AssignSub".into());
+        let biased = biased.moved(value, rate, "AssignSub".into());
         let count = graph.name_scope("AssignAdd", || {
             let name = format!("{}/", graph.current_name_scope());
             let one = scalar(graph, dtype, 1.0, "value");
@@ -284,20 +281,4 @@ fn as_it_is_now(tensor: Tensor<'_>) -> Tensor<'_> {
         }
         None => tensor,
     }
-}
-
-/// `1 − x`, named `sub`.
-fn one_minus(x: Tensor<'_>) -> Tensor<'_> {
-    let graph = x.graph();
-    graph.name_scope("sub", || {
-        let name = format!("{}/", graph.current_name_scope());
-        start(graph, "Sub").name(name).input(scalar(graph, x.dtype(), 1.0, "x")).input(x).tensor()
-    })
-}
-
-/// `average ← average − rate · (average − value)`.
-fn moved<'g>(graph: &'g Graph, average: Variable<'g>, value: Tensor<'g>, rate: Tensor<'g>, name: String) -> Tensor<'g> {
-    let difference = start(graph, "Sub").name("sub").input(average).input(value).tensor();
-    let step = start(graph, "Mul").name("mul").inputs([difference, rate]).tensor();
-    start(graph, "AssignSub").name(name).inputs([average.buffer(), step]).tensor()
 }

@@ -336,7 +336,7 @@ impl<'g> Optimizer<'g> {
         list
     }
 
-    fn remark_missing(
+    pub(super) fn remark_missing(
         &self,
         graph: &Graph,
         loss: Tensor<'g>,

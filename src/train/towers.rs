@@ -9,38 +9,42 @@ use super::optimizer::{ApplyOptions, ComputeOptions, GradAndVar, Optimizer};
 use super::parts::{add_n, node as start, scalar};
 use super::split::refuse_split;
 use super::summary::TowerSummary;
+use super::towers_in_step::StepScope;
 use crate::base::{Code, DType, Diagnostic};
 use crate::device::Machine;
 use crate::graph::{Graph, Operation, Reuse, ScopeOptions, Tensor, VariablePlacement, keys};
+use crate::layers::update_from_towers;
 use crate::ops::IntoPlaceholderShape;
 use std::sync::{Mutex, MutexGuard};
 
 /// Builds one tower per device: device scope, name scope `tower_i`, variables made by the first and found by the others.
 pub struct Towers<'g> {
-    graph: &'g Graph,
-    devices: Vec<String>,
+    pub(super) graph: &'g Graph,
+    pub(super) devices: Vec<String>,
     placement: Option<VariablePlacement>,
-    average: AverageOptions,
+    pub(super) average: AverageOptions,
     uneven: bool,
     regularization: bool,
-    compute: ComputeOptions<'g>,
+    pub(super) compute: ComputeOptions<'g>,
     batch: Mutex<Batch>,
+    /// Where the towers are that are built in step.
+    pub(super) in_step: Mutex<Vec<StepScope>>,
 }
 
 /// What is known of the batch: the first split input decides.
 #[derive(Clone, Default)]
-struct Batch {
+pub(super) struct Batch {
     name: String,
     global: Option<usize>,
-    rows: Option<Vec<usize>>,
+    pub(super) rows: Option<Vec<usize>>,
 }
 
 /// The tower that is being built.
 #[derive(Clone, Copy)]
 pub struct Tower<'g> {
-    graph: &'g Graph,
-    index: usize,
-    count: usize,
+    pub(super) graph: &'g Graph,
+    pub(super) index: usize,
+    pub(super) count: usize,
 }
 
 impl<'g> Tower<'g> {
@@ -119,6 +123,7 @@ impl<'g> Towers<'g> {
             regularization: true,
             compute: ComputeOptions::default(),
             batch: Mutex::default(),
+            in_step: Mutex::default(),
         }
     }
 
@@ -218,7 +223,7 @@ impl<'g> Towers<'g> {
         self.devices.len()
     }
 
-    fn batch(&self) -> MutexGuard<'_, Batch> {
+    pub(super) fn batch(&self) -> MutexGuard<'_, Batch> {
         // The lock guards no user code, so a poisoned one still holds a whole state.
         self.batch.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -292,19 +297,12 @@ impl<'g> Towers<'g> {
         // A copy of the scope is entered for each tower, so that no reuse leaks out and default names start anew.
         let scope = graph.current_variable_scope();
         for (index, device) in self.devices.iter().enumerate() {
-            let options = ScopeOptions {
-                reuse: if index == 0 { Reuse::Inherit } else { Reuse::True },
-                placement: self.placement.clone(),
-                no_name_scope: true,
-                ..ScopeOptions::default()
-            };
-            graph.reenter(&scope, options, || {
+            graph.reenter(&scope, self.scope_options(index), || {
                 graph.device(device, || {
                     graph.name_scope(&format!("tower_{index}"), || {
                         let loss = body(Tower { graph, index, count });
                         let (loss, grads) = graph.with_source(source, || {
-                            let loss = self.scalar_loss(loss, index);
-                            let loss = if self.regularization { self.with_penalties(loss) } else { loss };
+                            let loss = self.whole_loss(loss, index);
                             (loss, optimizer.compute_gradients_with(loss, self.compute.clone()))
                         });
                         losses.push(loss);
@@ -313,15 +311,26 @@ impl<'g> Towers<'g> {
                 });
             });
         }
+        let rows = self.batch().rows.clone();
+        graph.with_source(source, || self.averaged(losses, tower_grads, rows))
+    }
+
+    /// The mean loss and the averages of these gradients; `weights` are rows for gradients that do not count alike.
+    pub(super) fn averaged(
+        &self,
+        losses: Vec<Tensor<'g>>,
+        tower_grads: Vec<Vec<GradAndVar<'g>>>,
+        weights: Option<Vec<usize>>,
+    ) -> BuiltTowers<'g> {
+        let (graph, count) = (self.graph, self.count());
         let batch = self.batch().clone();
-        let average = AverageOptions { rows: batch.rows.clone(), ..self.average.clone() };
-        let (loss, grads) = graph.with_source(source, || {
-            let loss = match &self.average.place {
-                AveragePlace::Device(device) => graph.device(device, || self.mean_loss(&losses, batch.rows.as_deref())),
-                _ => self.mean_loss(&losses, batch.rows.as_deref()),
-            };
-            (loss, average_gradients(&tower_grads, average))
-        });
+        let average = AverageOptions { rows: weights, ..self.average.clone() };
+        let loss = match &self.average.place {
+            AveragePlace::Device(device) => graph.device(device, || self.mean_loss(&losses, batch.rows.as_deref())),
+            _ => self.mean_loss(&losses, batch.rows.as_deref()),
+        };
+        let grads = average_gradients(&tower_grads, average);
+        update_from_towers(graph);
         let summary = TowerSummary {
             devices: self.devices.clone(),
             global_batch: batch.global,
@@ -347,6 +356,22 @@ impl<'g> Towers<'g> {
         let built = self.build(optimizer, body);
         let train_op = built.apply_with(optimizer, options);
         (built, train_op)
+    }
+
+    /// What the variable scope is told for a tower: the first makes variables, the others find them.
+    pub(super) fn scope_options(&self, index: usize) -> ScopeOptions {
+        ScopeOptions {
+            reuse: if index == 0 { Reuse::Inherit } else { Reuse::True },
+            placement: self.placement.clone(),
+            no_name_scope: true,
+            ..ScopeOptions::default()
+        }
+    }
+
+    /// A tower's loss with the penalties, in the tower's name scope.
+    pub(super) fn whole_loss(&self, loss: Tensor<'g>, tower: usize) -> Tensor<'g> {
+        let loss = self.scalar_loss(loss, tower);
+        if self.regularization { self.with_penalties(loss) } else { loss }
     }
 
     fn scalar_loss(&self, loss: Tensor<'g>, tower: usize) -> Tensor<'g> {

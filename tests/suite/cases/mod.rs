@@ -2,6 +2,7 @@
 
 mod auto;
 mod ckpt;
+mod bn;
 mod dump;
 mod grad;
 mod input;

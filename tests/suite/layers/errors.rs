@@ -2,8 +2,10 @@
 
 use turret::base::DType;
 use turret::graph::{Graph, Tensor};
-use turret::layers::{self, BasicLstmCell, Conv2dOptions, DenseOptions, GruCell, RnnCell};
-use turret::ops::DataFormat;
+use turret::layers::{
+    self, BasicLstmCell, BatchNormOptions, Conv2dOptions, DenseOptions, EmbeddingOptions, GruCell, RnnCell,
+};
+use turret::ops::{DataFormat, PoolOptions};
 
 /// The one problem of a program.
 fn problem(build: impl for<'g> FnOnce(&'g Graph) -> Tensor<'g>) -> String {
@@ -82,6 +84,42 @@ fn convolutions_want_images() {
     );
     let message = problem(|g| layers::depthwise_conv2d(x(g, &image), [9, 9], 1, Conv2dOptions::named("d")));
     assert!(message.contains("'d/depthwise'") && message.contains('9'), "{message}");
+}
+
+#[test]
+fn batch_norm_and_pools_want_channels() {
+    fn norm(x: Tensor<'_>) -> Tensor<'_> {
+        layers::batch_norm(x, true, BatchNormOptions::named("bn"))
+    }
+    assert_eq!(
+        problem(|g| norm(x(g, &[Some(2)]))),
+        "layer 'bn': want an input of rank 2 or more, got 'x:0' [2]; declare its rank or reshape it"
+    );
+    assert_eq!(
+        problem(|g| norm(x(g, &[Some(2), None]))),
+        "layer 'bn': the size of the channels must be known, which is axis 1 of 'x:0' [2, ?]; declare it where the input \
+         is made"
+    );
+    assert_eq!(
+        problem(|g| layers::max_pooling2d(x(g, &[Some(2), Some(4)]), PoolOptions::default())),
+        "layer 'max_pooling2d': want an input of rank 4, [batch, height, width, channels], got 'x:0' [2, 4]; reshape it"
+    );
+    assert_eq!(
+        problem(|g| layers::global_average_pooling2d(g.placeholder(DType::I32, [1, 2, 2, 1], "x"), DataFormat::Nchw)),
+        "layer 'global_average_pooling2d': want an input of floats, got 'x:0' int32; cast it"
+    );
+}
+
+#[test]
+fn embeddings_want_numbers() {
+    assert_eq!(
+        problem(|g| layers::embedding(x(g, &[Some(2)]), 4, 3, EmbeddingOptions::named("words"))),
+        "layer 'words': want numbers of rows, int32 or int64, got 'x:0' float32"
+    );
+    assert_eq!(
+        problem(|g| layers::embedding(g.placeholder(DType::I64, [2], "x"), 0, 3, EmbeddingOptions::default())),
+        "layer 'embedding': want 1 or more rows and columns, got [0, 3]"
+    );
 }
 
 #[test]

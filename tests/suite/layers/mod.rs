@@ -1,8 +1,10 @@
 //! Layers against TensorFlow's own: variables, names of ops, losses and weights over five steps; what they refuse.
 
 mod errors;
+mod in_step;
 mod recorded;
 mod towers;
+mod training;
 
 use turret::base::Array;
 

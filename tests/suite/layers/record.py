@@ -60,6 +60,7 @@ PROGRAMS = {
     "conv2d_groups": lambda: tf.keras.layers.Conv2D(6, 3, groups=2)(x(2, 5, 4, 4)),
     "max_pooling2d": lambda: tf.layers.max_pooling2d(tf.layers.conv2d(x(*image), 4, 2), 3, 2, padding="same"),
     "average_pooling2d": lambda: tf.layers.average_pooling2d(tf.layers.conv2d(x(*image), 4, 2), 2, 2),
+    "global_average_pooling2d": lambda: tf.keras.layers.GlobalAveragePooling2D()(tf.layers.conv2d(x(*image), 4, 2)),
     "batch_norm_rank_4": batch_norm(image, momentum=0.9),
     "batch_norm_rank_2": batch_norm((6, 3), momentum=0.9, epsilon=0.01),
     "batch_norm_plain": batch_norm(image, center=False, scale=False, name="bn"),

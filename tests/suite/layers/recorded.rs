@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use turret::base::{Array, DType};
 use turret::graph::{Graph, Operation, Tensor};
 use turret::layers::{
-    self, BasicLstmCell, BasicRnnCell, Conv2dOptions, DenseOptions, GruCell, LstmCell, MultiRnnCell, RnnCell,
-    SeparableConv2dOptions,
+    self, BasicLstmCell, BasicRnnCell, BatchNormOptions, Conv2dOptions, DenseOptions, GruCell, LstmCell, MultiRnnCell,
+    RnnCell, SeparableConv2dOptions,
 };
-use turret::ops::Padding;
+use turret::ops::{DataFormat, Padding, PoolOptions};
 use turret::run::{Session, SessionOptions};
 use turret::train::{ApplyOptions, ComputeOptions, Optimizer};
 
@@ -142,6 +142,32 @@ fn convolutions() {
         let options = Conv2dOptions { groups: 2, ..Conv2dOptions::default() };
         layers::conv2d(x(g, &[2, 5, 4, 4]), 6, [3, 3], options)
     });
+}
+
+#[test]
+fn pools() {
+    fn conv(g: &Graph) -> Tensor<'_> {
+        layers::conv2d(x(g, &[2, 7, 6, 3]), 4, [2, 2], Conv2dOptions::default())
+    }
+    check("max_pooling2d", |g| layers::max_pooling2d(conv(g), PoolOptions::new([3, 3], [2, 2], Padding::Same)));
+    check("average_pooling2d", |g| layers::average_pooling2d(conv(g), PoolOptions::default()));
+    check("global_average_pooling2d", |g| layers::global_average_pooling2d(conv(g), DataFormat::Nhwc));
+}
+
+#[test]
+fn batch_norm() {
+    let image = [2, 7, 6, 3];
+    let slow = || BatchNormOptions { momentum: 0.9, ..BatchNormOptions::default() };
+    check("batch_norm_rank_4", |g| layers::batch_norm(x(g, &image), true, slow()));
+    check("batch_norm_rank_2", |g| {
+        layers::batch_norm(x(g, &[6, 3]), true, BatchNormOptions { epsilon: 0.01, ..slow() })
+    });
+    check("batch_norm_plain", |g| {
+        let options = BatchNormOptions { center: false, scale: false, ..BatchNormOptions::named("bn") };
+        layers::batch_norm(x(g, &image), true, options)
+    });
+    check("batch_norm_rank_3", |g| layers::batch_norm(x(g, &[3, 4, 2]), true, BatchNormOptions::default()));
+    check("batch_norm_inference", |g| layers::batch_norm(x(g, &image), false, BatchNormOptions::default()));
 }
 
 #[test]
