@@ -73,7 +73,11 @@ pub(super) fn dump(global: &GlobalOptions, args: &DumpArgs) -> Result<()> {
     if let Some(path) = &args.output {
         check_output(path)?;
     }
-    let g = program::graph(&args.model)?;
+    // What a step runs has no calls of functions left.
+    let g = match stage {
+        Stage::Built | Stage::Placed => program::graph_as_written(&args.model)?,
+        _ => program::graph(&args.model)?,
+    };
     let (program, session) = program::open(&g, global, &args.model, &args.towers)?;
     if matches!(args.format, Format::Pb | Format::Pbtxt) {
         if global.json {

@@ -4,11 +4,11 @@ use super::feeds::{FeedFile, made_up, model_feeds, read_feeds};
 use super::model::{self, Model};
 use super::options::{GlobalOptions, ModelOptions, StepOptions, TowerOptions};
 use super::tell;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::collections::HashSet;
 use turret::base::{Array, Shape};
 use turret::graph::{CollectionItem, Graph, NodeId, Operation, Tensor, keys};
-use turret::interop::graphdef::read_graph;
+use turret::interop::graphdef::{GraphFile, read_graph};
 use turret::plan::Schedule;
 use turret::run::Session;
 
@@ -27,8 +27,16 @@ pub(super) struct Step<'g> {
     pub targets: Vec<Operation<'g>>,
 }
 
-/// An empty graph for the built-in model, or the graph of a file.
+/// An empty graph for the built-in model, or the graph of a file, whose calls of functions become what they call.
 pub(super) fn graph(options: &ModelOptions) -> Result<Graph> {
+    let Some(path) = options.file() else { return Ok(Graph::new()) };
+    let of = || format!("cannot read '{}'", path.display());
+    let file = GraphFile::read(path)?.inlined().with_context(of)?;
+    file.build().with_context(of)
+}
+
+/// The same, with the file's nodes as they are.
+pub(super) fn graph_as_written(options: &ModelOptions) -> Result<Graph> {
     match options.file() {
         Some(path) => Ok(read_graph(path)?),
         None => Ok(Graph::new()),

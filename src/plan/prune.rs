@@ -99,6 +99,12 @@ impl Pruned {
         node.control_inputs.iter().copied().filter(|&c| self.is_kept(c)).collect()
     }
 
+    /// The nodes that the step needs, whether they run or were computed while planning, in the order of creation.
+    pub fn needed(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let all = self.info.iter().enumerate().filter(|(_, info)| info.is_some());
+        all.map(|(i, _)| NodeId(i as u32))
+    }
+
     /// True if the node runs.
     pub fn is_kept(&self, id: NodeId) -> bool {
         self.info[id.index()].as_ref().is_some_and(|i| i.kept)

@@ -2,8 +2,10 @@
 //! makes, with what each GPU sends in a ring.
 
 use super::tables::{csv, human_bytes, table};
-use crate::device::Machine;
+use crate::device::{DeviceId, Machine};
+use crate::graph::TensorId;
 use crate::plan::{Route, Schedule};
+use indexmap::IndexMap;
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -22,7 +24,8 @@ pub struct CopyRow {
     pub dtype: String,
     /// Bytes moved.
     pub bytes: u64,
-    /// `direct`, or `through host`, which moves the bytes twice.
+    /// `direct`, or `through host`, which moves the bytes twice; `spared` for a number that is known before the step and
+    /// whose node asks for another device than its readers': TensorFlow copies it in every step, turret does not.
     pub route: &'static str,
     /// True for a fed value on its way to a placeholder on a GPU.
     pub fed: bool,
@@ -54,7 +57,7 @@ pub struct AllReduceRow {
 pub struct CopyTable {
     /// The copies.
     pub copies: Vec<CopyRow>,
-    /// Bytes of all copies.
+    /// Bytes of all copies of a step; what is spared does not count.
     pub total_bytes: u64,
     /// Bytes of copies from memory to memory.
     pub direct_bytes: u64,
@@ -67,6 +70,7 @@ pub struct CopyTable {
 
 const DIRECT: &str = "direct";
 const THROUGH_HOST: &str = "through host";
+const SPARED: &str = "spared";
 const HEADS: [&str; 7] = ["tensor", "from", "to", "shape", "bytes", "route", "consumers"];
 
 impl CopyTable {
@@ -85,7 +89,7 @@ impl CopyTable {
                 }
             }
         }
-        let copies: Vec<CopyRow> = (step.copies())
+        let mut copies: Vec<CopyRow> = (step.copies())
             .map(|(node, copy)| CopyRow {
                 tensor: step.tensor_name(copy.tensor),
                 from: machine.device(copy.from).short_name(),
@@ -98,11 +102,10 @@ impl CopyTable {
                 consumers: readers.remove(&node.outputs[0]).unwrap_or_default(),
             })
             .collect();
-        let bytes = |route: Option<&str>| {
-            copies.iter().filter(|c| route.is_none_or(|r| r == c.route)).map(|c| c.bytes).sum::<u64>()
-        };
-        let (total_bytes, direct_bytes, through_host_bytes) =
-            (bytes(None), bytes(Some(DIRECT)), bytes(Some(THROUGH_HOST)));
+        let bytes = |route: &str| copies.iter().filter(|c| c.route == route).map(|c| c.bytes).sum::<u64>();
+        let (direct_bytes, through_host_bytes) = (bytes(DIRECT), bytes(THROUGH_HOST));
+        let total_bytes = direct_bytes + through_host_bytes;
+        copies.extend(spared(schedule, machine));
         let all_reduces = step.all_reduces().map(|(node, sum)| {
             let mut consumers: Vec<String> = Vec::new();
             for reader in node.outputs.iter().filter_map(|o| readers.remove(o)).flatten() {
@@ -141,7 +144,8 @@ impl CopyTable {
         let mut text = table(&HEADS, &["bytes"], self.rows(3));
         text.push('\n');
         let mut pairs: Vec<(&str, &str, usize, u64)> = Vec::new();
-        for copy in &self.copies {
+        let of_steps = || self.copies.iter().filter(|c| c.route != SPARED);
+        for copy in of_steps() {
             match pairs.iter_mut().find(|p| (p.0, p.1) == (&copy.from, &copy.to)) {
                 Some(pair) => (pair.2, pair.3) = (pair.2 + 1, pair.3 + copy.bytes),
                 None => pairs.push((&copy.from, &copy.to, 1, copy.bytes)),
@@ -161,8 +165,14 @@ impl CopyTable {
             let sums = if sums == 1 { "1 all-reduce".to_string() } else { format!("{sums} all-reduces") };
             text.push_str(&format!("{sums}: {} out of each device, as a ring sends them\n", human_bytes(per_device)));
         }
-        let (count, total) = (self.copies.len(), self.total_bytes);
+        let (count, total) = (of_steps().count(), self.total_bytes);
         text.push_str(&format!("total: {}, {total} bytes, {}{routes}\n", counted(count), human_bytes(total)));
+        let spared = self.copies.iter().filter(|c| c.route == SPARED);
+        let (count, bytes) = spared.fold((0, 0), |(n, bytes), c| (n + 1, bytes + c.bytes));
+        if count > 0 {
+            let bytes = human_bytes(bytes);
+            text.push_str(&format!("spared: {} of known numbers, {bytes}, that TensorFlow makes\n", counted(count)));
+        }
         text
     }
 
@@ -193,6 +203,43 @@ impl AllReduceRow {
         let (bytes, consumers) = (self.bytes_per_device.to_string(), listed(&self.consumers, named));
         vec![self.name.clone(), devices, "each".into(), shape, bytes, "all-reduce".into(), consumers]
     }
+}
+
+/// The copies that TensorFlow makes of numbers which are known before the step: turret computes with them while it plans,
+/// and lays down what is left where it is read. Integers do not count, which TensorFlow keeps on the host; nor do nodes that
+/// ask for no device, which go where they are read.
+fn spared(schedule: &Schedule, machine: &Machine) -> Vec<CopyRow> {
+    let (pruned, placed) = (&schedule.step.pruned, &schedule.step.placed);
+    let mut found: IndexMap<(TensorId, DeviceId), Vec<String>> = IndexMap::new();
+    for node in pruned.needed().map(|id| pruned.node(id)) {
+        let Some(to) = placed.get(node.id) else { continue };
+        for &tensor in &node.inputs {
+            let producer = pruned.node(tensor.node);
+            let is_asked = !producer.device.spec.is_empty() && pruned.value(tensor).is_some();
+            let travels = placed.get(producer.id).is_some_and(|from| from.device != to.device);
+            if is_asked && travels && producer.outputs[tensor.output as usize].dtype.is_floating() {
+                let readers = found.entry((tensor, to.device)).or_default();
+                if !readers.contains(&node.name.to_string()) {
+                    readers.push(node.name.to_string());
+                }
+            }
+        }
+    }
+    let row = |((tensor, to), consumers): ((TensorId, DeviceId), Vec<String>)| {
+        let desc = pruned.desc(tensor);
+        CopyRow {
+            tensor: schedule.step.tensor_name(tensor),
+            from: machine.device(placed.device(tensor.node)).short_name(),
+            to: machine.device(to).short_name(),
+            shape: desc.dims.to_vec(),
+            dtype: desc.dtype.to_string(),
+            bytes: desc.bytes() as u64,
+            route: SPARED,
+            fed: false,
+            consumers,
+        }
+    };
+    found.into_iter().map(row).collect()
 }
 
 /// At most so many names, and how many more there are.

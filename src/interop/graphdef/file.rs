@@ -2,6 +2,7 @@
 //! by what is in them.
 
 use super::import::import_at;
+use super::inline::inline_functions;
 use super::proto::{CollectionDef, GraphDef, MetaGraphDef, NodeDef, SavedModel, VariableDef};
 use super::text;
 use super::variables::Roles;
@@ -53,6 +54,14 @@ impl GraphFile {
             Some(text) => from_text(text?),
             None => from_binary(bytes, name),
         }
+    }
+
+    /// The same with calls of functions replaced by what they call: see [`inline_functions`].
+    ///
+    /// # Errors
+    /// As [`inline_functions`].
+    pub fn inlined(&self) -> Result<GraphFile> {
+        Ok(GraphFile { graph: inline_functions(&self.graph)?, ..self.clone() })
     }
 
     /// Builds the graph: see [`import_graph`](super::import_graph). What a `MetaGraphDef` says of variables and
