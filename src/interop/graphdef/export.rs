@@ -132,7 +132,12 @@ pub(super) fn attributes(
     inputs: &[DType],
     outputs: &[DType],
 ) -> Result<Attrs, String> {
+    if let Some((name, _)) = node.attrs.iter().find(|(n, _)| signature.attr(n).is_none() && !n.starts_with('_')) {
+        return Err(format!("TensorFlow's {} has no attribute '{name}'", signature.name));
+    }
+    // Notes, which TensorFlow lets any node have.
     let mut attrs = Attrs::new();
+    node.attrs.iter().filter(|(n, _)| n.starts_with('_')).for_each(|(n, v)| attrs.set(n.to_string(), v.clone()));
     for decl in &signature.attrs {
         let value = match node.attrs.get(&decl.name) {
             Some(value) if attr::kind(value).is_none_or(|k| k == decl.kind) => Some(value.clone()),

@@ -53,10 +53,12 @@ pub(super) fn import_at(def: &GraphDef, roles: &Roles, source: SourceLine) -> Re
         library: library(def)?,
         signatures: HashMap::new(),
         read_outputs: read_outputs(&inputs),
+        read_types: HashMap::new(),
         aliases: variables::aliases(&def.node),
         budget: Budget::new(),
         source,
     };
+    importer.ask_readers();
     let mut problems: Vec<Diagnostic> = Vec::new();
     let mut failed = vec![false; def.node.len()];
     for &node in &order {
@@ -116,6 +118,8 @@ struct Importer<'a> {
     library: HashMap<String, Signature>,
     signatures: HashMap<&'a str, Option<Arc<Signature>>>,
     read_outputs: Vec<usize>,
+    /// The types that readers want of outputs whose op has no signature.
+    read_types: HashMap<(usize, usize), DType>,
     /// Variables that are others under another name.
     aliases: HashMap<usize, usize>,
     budget: Budget,
@@ -123,6 +127,23 @@ struct Importer<'a> {
 }
 
 impl<'a> Importer<'a> {
+    /// Finds out which types the readers of nodes without a signature want.
+    fn ask_readers(&mut self) {
+        for (reader, inputs) in self.nodes.iter().zip(self.inputs) {
+            let is_open = |importer: &mut Self, e: &Edge| importer.signature(&importer.nodes[e.node].op).is_none();
+            if !inputs.data.iter().any(|e| is_open(self, e)) {
+                continue;
+            }
+            let Some(signature) = self.signature(&reader.op) else { continue };
+            // What is wrong with the reader is told when it is added.
+            let types = attrs(reader, Some(&signature), &mut Budget::new())
+                .and_then(|attrs| signature.types(&signature.inputs, &attrs));
+            for (edge, dtype) in inputs.data.iter().zip(types.unwrap_or_default()) {
+                self.read_types.entry((edge.node, edge.output)).or_insert(dtype);
+            }
+        }
+    }
+
     /// Puts something in the place of a node that cannot be built, so that the others get their ids.
     fn leave_out(&self, index: usize) {
         let node = Imported {
@@ -152,7 +173,7 @@ impl<'a> Importer<'a> {
         let refuse =
             |why: String| Diagnostic::at(Code::InvalidArgument, format!("'{}' ({}): {why}", def.name, def.op), source);
         let signature = self.signature(&def.op);
-        let mut attrs = self.attrs(def, signature.as_deref()).map_err(refuse)?;
+        let mut attrs = attrs(def, signature.as_deref(), &mut self.budget).map_err(refuse)?;
         let outputs = self.outputs(index, signature.as_deref(), &attrs).map_err(refuse)?;
         let mut inputs: SmallVec<[TensorId; 4]> = SmallVec::new();
         for edge in &self.inputs[index].data {
@@ -205,34 +226,16 @@ impl<'a> Importer<'a> {
         self.nodes[self.order[id.index()]].name.clone()
     }
 
-    /// The attributes, each of the kind that the signature says.
-    fn attrs(&mut self, def: &NodeDef, signature: Option<&Signature>) -> Result<Attrs, String> {
-        if def.attr.contains_key(LEFT_OUT) {
-            return Err("the file is a dump whose large constants are left out; write it with --full, or as .pb".into());
-        }
-        let mut attrs = Attrs::new();
-        for (name, value) in &def.attr {
-            let kind = signature.and_then(|s| s.attr(name)).map(|a| a.kind);
-            let value =
-                attr::read(value, kind, &mut self.budget).map_err(|why| format!("attribute '{name}': {why}"))?;
-            attrs.set(name.clone(), value);
-        }
-        let required = |a: &&super::AttrDecl| a.default.is_none() && a.kind.of != Kind::Tensor;
-        for decl in signature.iter().flat_map(|s| &s.attrs).filter(required) {
-            if attrs.get(&decl.name).is_none() {
-                return Err(format!("attribute '{}' ({}) is missing", decl.name, decl.kind));
-            }
-        }
-        Ok(attrs)
-    }
-
     /// What is known of the outputs without turret's own rules.
     fn outputs(&self, index: usize, signature: Option<&Signature>, attrs: &Attrs) -> Result<Vec<Fact>, String> {
         let unknown = DType::Opaque(OpaqueType::Unknown);
         let types = match signature {
             Some(signature) => signature.types(&signature.outputs, attrs)?,
             // What the file reads of it, and one that may be fetched.
-            None => vec![unknown; self.read_outputs[index].max(1)],
+            None => {
+                let read = |i| self.read_types.get(&(index, i)).copied().unwrap_or(unknown);
+                (0..self.read_outputs[index].max(1)).map(read).collect()
+            }
         };
         if self.read_outputs[index] > types.len() {
             let last = self.read_outputs[index] - 1;
@@ -330,6 +333,26 @@ impl<'a> Importer<'a> {
         }
         Ok(nodes)
     }
+}
+
+/// The attributes, each of the kind that the signature says.
+fn attrs(def: &NodeDef, signature: Option<&Signature>, budget: &mut Budget) -> Result<Attrs, String> {
+    if def.attr.contains_key(LEFT_OUT) {
+        return Err("the file is a dump whose large constants are left out; write it with --full, or as .pb".into());
+    }
+    let mut attrs = Attrs::new();
+    for (name, value) in &def.attr {
+        let kind = signature.and_then(|s| s.attr(name)).map(|a| a.kind);
+        let value = attr::read(value, kind, budget).map_err(|why| format!("attribute '{name}': {why}"))?;
+        attrs.set(name.clone(), value);
+    }
+    let required = |a: &&super::AttrDecl| a.default.is_none() && a.kind.of != Kind::Tensor;
+    for decl in signature.iter().flat_map(|s| &s.attrs).filter(required) {
+        if attrs.get(&decl.name).is_none() {
+            return Err(format!("attribute '{}' ({}) is missing", decl.name, decl.kind));
+        }
+    }
+    Ok(attrs)
 }
 
 /// What may be fed in place of a default: any size where the node's shape says so.

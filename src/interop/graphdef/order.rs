@@ -31,7 +31,7 @@ const MAX_PROBLEMS: usize = 20;
 /// Reads the names and inputs of all nodes.
 ///
 /// # Errors
-/// Names that are no names or are there twice, and inputs that are not there.
+/// Names that are no names or are there twice, nodes without an op type, and inputs that are not there.
 pub(super) fn inputs(nodes: &[NodeDef]) -> Result<Vec<Inputs>, Vec<Diagnostic>> {
     let mut problems = Vec::new();
     let mut by_name: HashMap<&str, usize> = HashMap::with_capacity(nodes.len());
@@ -42,6 +42,8 @@ pub(super) fn inputs(nodes: &[NodeDef]) -> Result<Vec<Inputs>, Vec<Diagnostic>> 
                 node.op, node.name
             );
             problems.push(Diagnostic::new(Code::InvalidArgument, message));
+        } else if node.op.is_empty() {
+            problems.push(Diagnostic::new(Code::InvalidArgument, format!("node '{}' has no op type", node.name)));
         } else if let Some(first) = by_name.insert(&node.name, i) {
             let message = format!("there are two nodes '{}', node {first} and node {i}", node.name);
             problems.push(Diagnostic::new(Code::AlreadyExists, message));
@@ -224,6 +226,7 @@ mod tests {
         for (nodes, want) in [
             (vec![node("", "X", &[])], "has the name \"\""),
             (vec![node("a b", "X", &[])], "has the name \"a b\""),
+            (vec![node("a", "", &[])], "node 'a' has no op type"),
             (vec![node("a", "X", &[]), node("a", "Y", &[])], "two nodes 'a', node 0 and node 1"),
             (vec![node("abcd", "X", &["abce", "^zzzz"])], "no node 'abce'; did it mean 'abcd'?"),
             (vec![node("a", "X", &["abce", "^zzzz"])], "no node 'zzzz'"),

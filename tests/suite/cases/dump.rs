@@ -125,11 +125,11 @@ fn dump_05() {
     let b = g.node_of(op("Split")).name("b").input(axis).input(pair).attr("num_split", 2i64).add();
     let d = g.no_op("d");
     let c = g.node_of(op("ConcatV2")).name("c").inputs([a, b.output(1), axis]).control(d).add();
-    let note = g.node_of(op("NoOp")).name("note").attr("text", "say \"a\\b\"\nand go").add();
+    let note = g.node_of(op("NoOp")).name("note").attr("_text", "say \"a\\b\"\nand go").add();
     g.check().unwrap();
     let view = StageView::built(&g.nodes());
     let text = view.text();
-    assert_says(&text, &["\nc ConcatV2 - (a, b:1, axis, ^d) -> float32[2, 2]", r#"text="say \"a\\b\"\nand go""#]);
+    assert_says(&text, &["\nc ConcatV2 - (a, b:1, axis, ^d) -> float32[2, 2]", r#"_text="say \"a\\b\"\nand go""#]);
     assert_eq!(text.lines().filter(|l| !l.starts_with("# ")).count(), g.len());
     assert_inputs_exist(&view);
     // Nor is anything missing in a step's own views, where variables, feeds and constants are no nodes of the step.

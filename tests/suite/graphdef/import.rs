@@ -62,6 +62,7 @@ fn pipeline() -> Graph {
         &format!("y Square next {T} device=/gpu:0"),
         "label Mystery next:1 device=/gpu:1 depth=i:3",
         &format!("z Square y {T}"),
+        &format!("mean Square label {T}"),
     ])
 }
 
@@ -69,7 +70,7 @@ fn pipeline() -> Graph {
 fn unknown_ops_are_kept_placed_and_fed_but_not_run() {
     let g = pipeline();
     let kept = |name: &str| g.operation(name).unwrap().node().unwrap().op.is_unknown();
-    assert_eq!(["it", "next", "y", "label", "z"].map(kept), [true, true, false, true, false]);
+    assert_eq!(["it", "next", "y", "label", "z", "mean"].map(kept), [true, true, false, true, false, false]);
     assert_eq!(g.operation("label").unwrap().op_type(), "Mystery");
     let next = g.operation("next").unwrap();
     assert_eq!(
@@ -95,6 +96,11 @@ fn unknown_ops_are_kept_placed_and_fed_but_not_run() {
     let rows = Array::new(&[4, 3], &[2.0f32; 12]).unwrap();
     let out = s.run(&[(next.output(0), &rows)], &[z], &[]).unwrap();
     assert_eq!(out[0].as_slice::<f32>().unwrap(), [16.0; 12]);
+    // Of an op that not even TensorFlow has, readers tell the type.
+    let (label, mean) = (g.tensor("label").unwrap(), g.tensor("mean").unwrap());
+    assert_eq!((label.dtype(), label.shape().rank()), (DType::F32, None));
+    let out = s.run(&[(label, &Array::scalar(3.0f32))], &[mean], &[]).unwrap();
+    assert_eq!(out[0].as_slice::<f32>().unwrap(), [9.0]);
 }
 
 #[test]

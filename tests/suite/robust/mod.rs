@@ -1,7 +1,9 @@
 //! What happens when programs, arguments, kernels and threads go wrong: messages, no panics, no hangs, state as before.
 
 mod callers;
+mod damage;
 mod failures;
+mod files;
 mod hazards;
 mod programs;
 mod threads;
