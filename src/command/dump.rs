@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use turret::graph::Graph;
+use turret::interop::events::EventWriter;
 use turret::interop::graphdef::{GraphDef, export_graph, export_placed};
 use turret::plan::place_all;
 use turret::report::{Stage, StageView, graph_text};
@@ -21,7 +22,7 @@ enum Format {
     Pb,
     /// GraphDef as text, with large constants in short
     Pbtxt,
-    /// An event file for TensorBoard (comes later)
+    /// An event file for TensorBoard, in the folder that --output names
     Tensorboard,
     /// A page (comes later)
     Html,
@@ -53,15 +54,14 @@ pub(super) struct DumpArgs {
     /// Large constants whole in pbtxt too, so that TensorFlow can read it
     #[arg(long)]
     full: bool,
-    /// The file to write, instead of standard output
+    /// The file to write, instead of standard output; for tensorboard the folder
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
 pub(super) fn dump(global: &GlobalOptions, args: &DumpArgs) -> Result<()> {
-    if matches!(args.format, Format::Tensorboard | Format::Html) {
-        let name = format!("{:?}", args.format).to_lowercase();
-        bail!("--format {name} is not offered yet; want dot, text, pb or pbtxt");
+    if args.format == Format::Html {
+        bail!("--format html is not offered yet; want dot, text, pb, pbtxt or tensorboard");
     }
     let stage = match args.stage {
         StageName::Built => Stage::Built,
@@ -70,8 +70,10 @@ pub(super) fn dump(global: &GlobalOptions, args: &DumpArgs) -> Result<()> {
         StageName::Partitioned => Stage::Partitioned,
         StageName::Scheduled => Stage::Scheduled,
     };
-    if let Some(path) = &args.output {
-        check_output(path)?;
+    match &args.output {
+        None if args.format == Format::Tensorboard => bail!("--format tensorboard wants a folder: --output FOLDER"),
+        Some(path) if args.format != Format::Tensorboard => check_output(path)?,
+        _ => {}
     }
     // What a step runs has no calls of functions left.
     let g = match stage {
@@ -79,11 +81,17 @@ pub(super) fn dump(global: &GlobalOptions, args: &DumpArgs) -> Result<()> {
         _ => program::graph(&args.model)?,
     };
     let (program, session) = program::open(&g, global, &args.model, &args.towers)?;
-    if matches!(args.format, Format::Pb | Format::Pbtxt) {
+    if matches!(args.format, Format::Pb | Format::Pbtxt | Format::Tensorboard) {
         if global.json {
-            bail!("--json and --format pb or pbtxt are two forms; leave one out");
+            bail!("--json and --format pb, pbtxt or tensorboard are two forms; leave one out");
         }
         let def = graph_def(&g, &session, stage)?;
+        if let (Format::Tensorboard, Some(folder)) = (args.format, &args.output) {
+            let mut events = EventWriter::new(folder)?;
+            events.graph(&def)?;
+            events.flush()?;
+            return print(&format!("{}\n", events.path().display()));
+        }
         return match args.format {
             Format::Pb => write(args, &def.to_bytes()),
             _ => write(args, graph_text(&g, &def, args.full)?.as_bytes()),

@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use turret::base::{Array, Bool8};
 use turret::graph::Tensor;
 use turret::interop::arrays::{WriteOptions, write_arrays};
+use turret::interop::events::{EventWriter, Histogram};
+use turret::interop::graphdef::export_graph;
 use turret::interop::{RestoreOptions, Saver};
-use turret::report::timeline;
+use turret::report::timeline_with_plan;
 use turret::run::Session;
 
 #[derive(Args)]
@@ -34,14 +36,18 @@ pub(super) struct RunArgs {
     /// Number of steps
     #[arg(long, value_name = "N", default_value = "1")]
     steps: usize,
-    /// Where a trace of the last step is written, for Perfetto or chrome://tracing
-    #[arg(long, value_name = "FILE.json")]
-    timeline: Option<PathBuf>,
+    /// Where a trace of the last step is written, measured and as planned, for Perfetto or chrome://tracing
+    #[arg(long, visible_alias = "timeline", value_name = "FILE.json")]
+    trace: Option<PathBuf>,
+    /// A folder for TensorBoard: the graph, fetched scalars of every step, other fetches as histograms, the last step's
+    /// times
+    #[arg(long, value_name = "FOLDER")]
+    events: Option<PathBuf>,
 }
 
 pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
     let g = program::graph(&args.model)?;
-    for path in args.save_variables.iter().chain(&args.timeline) {
+    for path in args.save_variables.iter().chain(&args.trace) {
         check_output(path)?;
     }
     if let Some(path) = &args.save_variables {
@@ -59,17 +65,33 @@ pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
     let fed: Vec<(Tensor<'_>, &Array)> = arrays.iter().map(|(t, a)| (*t, a)).collect();
     start(&session, args)?;
 
+    let mut events = match &args.events {
+        Some(folder) => {
+            let mut events = EventWriter::new(folder)?;
+            events.graph(&export_graph(&g)?)?;
+            Some(events)
+        }
+        None => None,
+    };
     let mut steps = Vec::new();
     for step in 1..=args.steps {
-        let values = match &args.timeline {
-            Some(path) if step == args.steps => {
-                let (values, metadata) = session.run_traced(&fed, &fetches, &targets)?;
-                let trace = serde_json::to_vec(&timeline(&metadata, session.machine()))?;
-                std::fs::write(path, trace).with_context(|| format!("cannot write '{}'", path.display()))?;
-                values
-            }
-            _ => session.run(&fed, &fetches, &targets)?,
+        let is_traced = step == args.steps && (args.trace.is_some() || events.is_some());
+        let (values, metadata) = match is_traced {
+            true => session.run_traced(&fed, &fetches, &targets).map(|(values, run)| (values, Some(run)))?,
+            false => (session.run(&fed, &fetches, &targets)?, None),
         };
+        if let (Some(path), Some(metadata)) = (&args.trace, &metadata) {
+            let feeds: Vec<(Tensor<'_>, &[usize])> = fed.iter().map(|(t, a)| (*t, a.dims())).collect();
+            let schedule = session.schedule(&feeds, &fetches, &targets)?;
+            let trace = serde_json::to_vec(&timeline_with_plan(metadata, &schedule, session.machine()))?;
+            std::fs::write(path, trace).with_context(|| format!("cannot write '{}'", path.display()))?;
+        }
+        if let Some(events) = &mut events {
+            note_values(events, &names, &values, step as i64)?;
+            if let Some(metadata) = &metadata {
+                events.run_metadata(&format!("step {step}"), metadata, session.machine(), step as i64)?;
+            }
+        }
         if global.json {
             let fetched: Map<String, Value> = names.iter().cloned().zip(values.iter().map(as_json)).collect();
             steps.push(json!({"fetches": fetched}));
@@ -77,6 +99,10 @@ pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
             let shown: Vec<String> = names.iter().zip(&values).map(|(n, v)| format!("{n} {}", in_words(v))).collect();
             print(&format!("step {step}: {}\n", if shown.is_empty() { "done".to_string() } else { shown.join(", ") }))?;
         }
+    }
+    if let Some(mut events) = events {
+        events.flush()?;
+        tell(format_args!("events: {}\n", events.path().display()));
     }
     for warning in session.warnings() {
         tell(format_args!("warning: {warning}\n"));
@@ -88,6 +114,19 @@ pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
         write_arrays(path, &named, &WriteOptions { generators: Some(snapshot.generators), ..WriteOptions::default() })?;
     }
     if global.json { print_json(&json!({"steps": steps})) } else { Ok(()) }
+}
+
+/// Fetched values as events: numbers as they are, arrays by their distribution.
+fn note_values(events: &mut EventWriter, names: &[String], values: &[Array], step: i64) -> Result<()> {
+    for (name, value) in names.iter().zip(values) {
+        match value.dims() {
+            [] => events.scalar(name, value.get_f64(0) as f32, step)?,
+            // What is no number, or not finite, has none.
+            _ if Histogram::of(value).is_err() => {}
+            _ => events.histogram(name, value, step)?,
+        }
+    }
+    Ok(())
 }
 
 /// An error now where arrays could not be written later.

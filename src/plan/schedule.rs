@@ -36,20 +36,25 @@ impl Schedule {
     /// The work of one step by device: floating-point operations, and bytes that kernels read and write.
     pub fn work(&self) -> Vec<Cost> {
         let mut total = vec![Cost::default(); self.memory.compute_bytes.len()];
-        let desc = |v: &ValueId| self.step.value(*v).desc.clone();
-        for node in self.step.nodes.iter().filter(|n| !n.silent && matches!(n.kind, StepNodeKind::Op)) {
-            if let Some(Fusion::Chain(parts)) = node.fusion.as_deref() {
-                let sum = &mut total[node.device.index()];
-                sum.flops += parts.iter().map(|p| p.output.len() as f64).sum::<f64>();
-                sum.bytes += node.inputs.iter().chain(&node.outputs).map(|v| desc(v).bytes() as f64).sum::<f64>();
-                continue;
-            }
-            let Some(op) = node.op else { continue };
-            let cost = self.step.with_kernel_context(node, |c| op.cost(c));
-            let sum = &mut total[node.device.index()];
+        for (i, node) in self.step.nodes.iter().enumerate() {
+            let (sum, cost) = (&mut total[node.device.index()], self.cost(StepNodeId(i as u32)));
             *sum = Cost { flops: sum.flops + cost.flops, bytes: sum.bytes + cost.bytes };
         }
         total
+    }
+
+    /// The work of one node's kernel; none of copies and of nodes at which nothing runs.
+    pub fn cost(&self, id: StepNodeId) -> Cost {
+        let node = self.step.node(id);
+        let (false, StepNodeKind::Op, Some(op)) = (node.silent, &node.kind, node.op) else { return Cost::default() };
+        if let Some(Fusion::Chain(parts)) = node.fusion.as_deref() {
+            let bytes = |v: &ValueId| self.step.value(*v).desc.bytes() as f64;
+            return Cost {
+                flops: parts.iter().map(|p| p.output.len() as f64).sum::<f64>(),
+                bytes: node.inputs.iter().chain(&node.outputs).map(bytes).sum::<f64>(),
+            };
+        }
+        self.step.with_kernel_context(node, |c| op.cost(c))
     }
 
     /// The devices that do something in the step, or hold something that it uses.

@@ -317,6 +317,11 @@ impl Partitioned {
         &self.values[id.index()]
     }
 
+    /// What a node does: its op type, those of a fused chain as in `Mul+AddV2`, or what it is beside the graph's nodes.
+    pub fn what(&self, node: &StepNode) -> String {
+        node.fusion.as_deref().map_or_else(|| node.what().to_string(), |fusion| fusion.describe(node.what()))
+    }
+
     /// The value whose bytes these are, and where in it they start.
     pub fn base(&self, mut id: ValueId) -> (ValueId, usize) {
         let mut offset = 0;

@@ -27,4 +27,4 @@ pub use memory::{MemoryRow, MemoryTable};
 pub use placement::{OpRow, PlacementSummary, PlacementTable, VariableRow};
 pub use stage::{NodeKind, NodeView, Stage, StageView};
 pub use tables::{csv, human_bytes, table};
-pub use timeline::timeline;
+pub use timeline::{timeline, timeline_with_plan};

@@ -94,12 +94,11 @@ impl CudaPart {
         Failure { node, message: format!("{}{whose}", failure.error), kind }
     }
 
-    /// The times of traced segments: node, device, span.
-    pub fn spans(traces: &[(u64, crate::device::cuda::Trace)]) -> Vec<(u32, DeviceId, Span)> {
+    /// The times of traced segments, with the device of each.
+    pub fn spans(traces: &[(u64, crate::device::cuda::Trace)]) -> Vec<(DeviceId, Span)> {
         let of = |(start, trace): &(u64, crate::device::cuda::Trace)| {
-            let start = *start;
-            let shift = move |s: crate::device::cuda::GpuSpan| {
-                (s.node, s.device, Span { node: s.node, start_ns: start + s.start_ns, end_ns: start + s.end_ns })
+            let shift = |s: crate::device::cuda::GpuSpan| {
+                (s.device, Span { node: s.node, start_ns: start + s.start_ns, end_ns: start + s.end_ns })
             };
             trace.spans().into_iter().map(shift).collect::<Vec<_>>()
         };

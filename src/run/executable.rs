@@ -7,11 +7,12 @@ use super::generators::Generators;
 use super::room::{not_enough, padded};
 use super::session::CudaOptions;
 use super::store::VariableStore;
+use super::trace::NodeSpan;
 use crate::base::{Array, Diagnostic, Error, Result};
 use crate::device::cuda::{Gpu, Trace};
 use crate::device::{
     Command, CpuKernel, DeviceId, DeviceKind, DeviceMemory, Event, Failure, FailureKind, Job, Machine, MemoryUse,
-    Program, Span, Step, Team, View, Waiter,
+    Program, Step, Team, View, Waiter,
 };
 use crate::graph::{NodeId, TensorDesc};
 use crate::plan::{CopyInfo, Fetch, Origin, Route, Schedule, StepNode, StepNodeId, StepNodeKind, ValueId};
@@ -228,13 +229,16 @@ impl Executable {
         self.schedule.step.pruned.desc(self.schedule.step.pruned.signature.fetches[fetch])
     }
 
-    /// When the nodes of the last traced run ran: name, device, span.
-    pub fn spans(&self) -> Vec<(Arc<str>, DeviceId, Span)> {
+    /// When the nodes of the last traced run ran, in the order of starts.
+    pub fn spans(&self) -> Vec<NodeSpan> {
+        let traces = self.traces.lock().unwrap_or_else(|e| e.into_inner());
+        let on_gpus = CudaPart::spans(&traces);
         let by_device = self.step.spans().into_iter().enumerate();
         let here = by_device.flat_map(|(d, spans)| spans.into_iter().map(move |s| (DeviceId(d as u16), s)));
-        let traces = self.traces.lock().unwrap_or_else(|e| e.into_inner());
-        let on_gpus = CudaPart::spans(&traces).into_iter().map(|(_, device, span)| (device, span));
-        here.chain(on_gpus).map(|(d, s)| (self.schedule.step.nodes[s.node as usize].name.clone(), d, s)).collect()
+        let mut spans: Vec<NodeSpan> =
+            here.chain(on_gpus).map(|(device, span)| NodeSpan::new(&self.schedule, device, span)).collect();
+        spans.sort_by_key(|s| (s.start_ns, s.end_ns, s.queue));
+        spans
     }
 
     /// The copies of one step.

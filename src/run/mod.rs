@@ -17,7 +17,9 @@ mod snapshot;
 mod store;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 pub use callable::Callable;
-pub use session::{CudaOptions, DeviceMemoryUse, RunMetadata, Session, SessionOptions};
+pub use session::{CudaOptions, DeviceMemoryUse, Session, SessionOptions};
 pub use snapshot::{GeneratorPlaces, Snapshot};
+pub use trace::{NodeSpan, RunMetadata};

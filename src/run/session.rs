@@ -7,13 +7,14 @@ use super::remarks::Remarks;
 use super::request::{Plan, fetched, release};
 use super::room::{GiveWay, check_room};
 use super::store::VariableStore;
+use super::trace::RunMetadata;
 use crate::base::{Array, Code, Diagnostic, Error, Result};
 use crate::device::cuda::Gpu;
-use crate::device::{DeviceId, FailureKind, Machine, MemoryUse, Queue, Span, Team, Waiter};
+use crate::device::{DeviceId, FailureKind, Machine, MemoryUse, Queue, Team, Waiter};
 use crate::graph::{Graph, Node, NodeId, Operation, Tensor};
 use crate::plan::{
-    CopyInfo, FeedSpec, PlacementOptions, Schedule, Signature, check_known, fuse, lay_out, needed, partition, place,
-    prune, resolve,
+    FeedSpec, PlacementOptions, Schedule, Signature, check_known, fuse, lay_out, needed, partition, place, prune,
+    resolve,
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -81,15 +82,6 @@ pub struct DeviceMemoryUse {
     pub bytes: u64,
     /// Buffers held by this session.
     pub buffers: usize,
-}
-
-/// What a traced run did.
-#[derive(Clone, Debug)]
-pub struct RunMetadata {
-    /// When each node ran: name, device, span.
-    pub spans: Vec<(Arc<str>, DeviceId, Span)>,
-    /// The copies of the step.
-    pub copies: Vec<CopyInfo>,
 }
 
 /// Runs steps of a graph. Shared between threads, it runs one step at a time.

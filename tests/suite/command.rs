@@ -237,7 +237,7 @@ fn steps_run_and_variables_are_kept() {
 #[test]
 fn a_timeline_is_written() {
     let path = scratch("trace.json");
-    small("run", &["--towers", "2", "--timeline", path.to_str().unwrap()]);
+    small("run", &["--towers", "2", "--trace", path.to_str().unwrap()]);
     let trace: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let named = |name: &str| events.iter().find(|e| e["name"] == name && e["ph"] == "X").unwrap();
@@ -311,7 +311,7 @@ fn outputs_that_cannot_be_written_are_refused_before_the_first_step() {
     permissions.set_readonly(true);
     std::fs::set_permissions(&read_only, permissions).unwrap();
     for (path, part) in [(env!("CARGO_TARGET_TMPDIR"), "it is a folder"), (&read_only, "read-only")] {
-        for option in ["--save-variables", "--timeline"] {
+        for option in ["--save-variables", "--trace", "--timeline"] {
             refused(&[&["run"], &SMALL[..], &[option, path]].concat(), &["cannot write", path, part]);
         }
     }

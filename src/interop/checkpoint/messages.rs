@@ -1,5 +1,6 @@
 //! The messages of `tensor_bundle.proto` and what they hold, as far as checkpoints need them.
 
+use crate::interop::graphdef::{TensorShapeProto, VersionDef};
 use prost::Message;
 
 /// `BundleHeaderProto`: what the first key, which is empty, holds.
@@ -14,22 +15,13 @@ pub(super) struct BundleHeader {
     pub version: Option<VersionDef>,
 }
 
-/// `VersionDef`.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct VersionDef {
-    #[prost(int32, tag = "1")]
-    pub producer: i32,
-    #[prost(int32, tag = "2")]
-    pub min_consumer: i32,
-}
-
 /// `BundleEntryProto`: where an array is.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct BundleEntry {
     #[prost(int32, tag = "1")]
     pub dtype: i32,
     #[prost(message, optional, tag = "2")]
-    pub shape: Option<TensorShape>,
+    pub shape: Option<TensorShapeProto>,
     #[prost(int32, tag = "3")]
     pub shard_id: i32,
     #[prost(int64, tag = "4")]
@@ -41,22 +33,6 @@ pub(super) struct BundleEntry {
     /// The parts of a partitioned array, each with an entry of its own.
     #[prost(message, repeated, tag = "7")]
     pub slices: Vec<TensorSlice>,
-}
-
-/// `TensorShapeProto`.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct TensorShape {
-    #[prost(message, repeated, tag = "2")]
-    pub dim: Vec<Dim>,
-    #[prost(bool, tag = "3")]
-    pub unknown_rank: bool,
-}
-
-/// `TensorShapeProto.Dim`.
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Dim {
-    #[prost(int64, tag = "1")]
-    pub size: i64,
 }
 
 /// `TensorSliceProto`.
@@ -73,11 +49,4 @@ pub(super) struct Extent {
     pub start: i64,
     #[prost(int64, optional, tag = "2")]
     pub length: Option<i64>,
-}
-
-impl TensorShape {
-    /// The message of these sizes.
-    pub fn of(dims: &[usize]) -> TensorShape {
-        TensorShape { dim: dims.iter().map(|&d| Dim { size: d as i64 }).collect(), unknown_rank: false }
-    }
 }

@@ -1,11 +1,12 @@
 //! Checkpoints that are cut, flipped or false in every way, and writes that stop at every step.
 
-use super::messages::{BundleEntry, BundleHeader, Dim, Extent, TensorShape, TensorSlice, VersionDef};
+use super::messages::{BundleEntry, BundleHeader, Extent, TensorSlice};
 use super::table::TableWriter;
 use super::*;
 use crate::base::{Array, Code};
 use crate::interop::checksum::masked;
 use crate::interop::files::steps;
+use crate::interop::graphdef::{Dim, TensorShapeProto, VersionDef};
 use prost::Message;
 use std::path::{Path, PathBuf};
 
@@ -143,11 +144,14 @@ fn index(header: BundleHeader, entries: &[(Vec<u8>, BundleEntry)]) -> Vec<u8> {
 }
 
 fn header() -> BundleHeader {
-    BundleHeader { num_shards: 1, endianness: 0, version: Some(VersionDef { producer: 1, min_consumer: 0 }) }
+    BundleHeader { num_shards: 1, endianness: 0, version: Some(VersionDef { producer: 1, ..VersionDef::default() }) }
 }
 
 fn entry(dims: &[i64], offset: i64, size: i64) -> BundleEntry {
-    let shape = TensorShape { dim: dims.iter().map(|&size| Dim { size }).collect(), unknown_rank: false };
+    let shape = TensorShapeProto {
+        dim: dims.iter().map(|&size| Dim { size, ..Dim::default() }).collect(),
+        unknown_rank: false,
+    };
     BundleEntry { dtype: 1, shape: Some(shape), offset, size, ..BundleEntry::default() }
 }
 
@@ -180,7 +184,7 @@ fn false_claims_are_told_before_memory_is_taken() {
     check(two, &[("w", BundleEntry { shard_id: 1, ..entry(&[4], 0, 16) })], "m.data-00001-of-00002': No such file");
     check(BundleHeader { num_shards: huge as i32, ..header() }, &[], "data files");
     check(BundleHeader { endianness: 1, ..header() }, &[], "big-endian");
-    let newer = Some(VersionDef { producer: 9, min_consumer: 9 });
+    let newer = Some(VersionDef { producer: 9, min_consumer: 9, ..VersionDef::default() });
     check(BundleHeader { version: newer, ..header() }, &[], "wants a reader of version 9");
     let half = TensorSlice { extent: vec![Extent { start: 0, length: Some(2) }] };
     let parts = BundleEntry { slices: vec![half], ..entry(&[4], 0, 0) };

@@ -3,13 +3,14 @@
 //! Invariant: the index is renamed last and names only data files that are complete. A checkpoint that is there keeps
 //! its own until then, since the new one's are named as one of another number of files.
 
-use super::messages::{BundleEntry, BundleHeader, TensorShape, VersionDef};
+use super::messages::{BundleEntry, BundleHeader};
 use super::read::{data_suffix, shards_of};
 use super::table::TableWriter;
-use crate::base::{Array, Code, Error, Result};
+use crate::base::{Array, Code, Error, Result, Shape};
 use crate::interop::arrays::StoredType;
 use crate::interop::checksum::masked;
 use crate::interop::files::{Folder, file_name, folder_of};
+use crate::interop::graphdef::{VersionDef, write_shape};
 use prost::Message;
 use std::path::Path;
 
@@ -110,7 +111,7 @@ fn write_aside(folder: &Folder, items: &[Item<'_>], shards: usize, files: i32) -
     let header = BundleHeader {
         num_shards: files,
         endianness: 0,
-        version: Some(VersionDef { producer: super::VERSION, min_consumer: 0 }),
+        version: Some(VersionDef { producer: super::VERSION, ..VersionDef::default() }),
     };
     let mut index = TableWriter::default();
     index.add(b"", &header.encode_to_vec());
@@ -129,7 +130,7 @@ fn write_aside(folder: &Folder, items: &[Item<'_>], shards: usize, files: i32) -
             file.put(item.bytes)?;
             let entry = BundleEntry {
                 dtype: item.dtype,
-                shape: Some(TensorShape::of(item.dims)),
+                shape: Some(write_shape(&Shape::known(item.dims))),
                 shard_id: shard,
                 offset,
                 size: item.bytes.len() as i64,

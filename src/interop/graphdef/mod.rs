@@ -23,3 +23,4 @@ pub use import::import_graph;
 pub use inline::inline_functions;
 pub use proto::{AttrValue, Dim, GraphDef, ListValue, NodeDef, TensorProto, TensorShapeProto, VersionDef, attr_value};
 pub use signatures::{Arg, AttrDecl, AttrKind, Kind, Signature, Tensors, TypeOf, signature};
+pub(super) use tensor::write_shape;

@@ -52,7 +52,7 @@ pub(super) fn read_shape(shape: &TensorShapeProto) -> Result<Shape, String> {
 }
 
 /// Writes a shape.
-pub(super) fn write_shape(shape: &Shape) -> TensorShapeProto {
+pub(in crate::interop) fn write_shape(shape: &Shape) -> TensorShapeProto {
     let size = |d: &Option<usize>| d.and_then(|n| i64::try_from(n).ok()).unwrap_or(-1);
     let dim = |d: &Option<usize>| Dim { size: size(d), name: String::new() };
     TensorShapeProto {

@@ -2,6 +2,7 @@
 
 mod command;
 mod damage;
+mod events;
 mod killed;
 mod resume;
 mod tensorflow;

@@ -124,7 +124,7 @@ fn child_an_untrained_way_is_traced() {
     let feeds = [(program.x, &rows[0]), (program.target, &rows[1])];
     for _ in 0..2 {
         let (_, metadata) = session.run_traced(&feeds, &[program.loss], &[program.train]).unwrap();
-        let on = |gpu: u16| metadata.spans.iter().filter(|(_, d, s)| d.0 == gpu && s.end_ns >= s.start_ns).count();
+        let on = |gpu: u16| metadata.spans.iter().filter(|s| s.queue.device.0 == gpu && s.end_ns >= s.start_ns).count();
         assert!(on(1) > 10 && on(2) > 10, "{:?}", metadata.spans);
     }
 }
