@@ -246,7 +246,11 @@ fn the_readmes_flags_are_there() {
                 let args = words.iter().position(|w| *w == "--").map_or(&[][..], |i| &words[i + 1..]);
                 (run(&example_binary(words[at + 1]), &["--help"]), args)
             }
-            (None, "turret") => (run(Path::new(env!("CARGO_BIN_EXE_turret")), &[words[1], "--help"]), &words[2..]),
+            (None, "turret") => {
+                // `turret checkpoint` has subcommands of its own.
+                let subcommand = &words[1..if words[1] == "checkpoint" { 3 } else { 2 }];
+                (run(Path::new(env!("CARGO_BIN_EXE_turret")), &[subcommand, &["--help"]].concat()), &words[2..])
+            }
             (None, _) => continue,
         };
         if args.is_empty() {
