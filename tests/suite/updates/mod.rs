@@ -1,6 +1,8 @@
 //! Ops that write variables, and their twins for resources, against what TensorFlow left in the variables after two steps:
 //! `updates.json`, which `record.py` made.
 
+mod optimizers;
+
 use crate::fixtures::recorded;
 use serde_json::Value;
 use turret::base::{Array, DType};
