@@ -2,10 +2,11 @@
 //! `LogicalAnd`, `LogicalOr`, `LogicalNot`. No gradient flows through.
 
 use super::broadcast::broadcast;
+use super::cast::single;
 use super::elementwise::{Dispatch, Map1, Map2, Plain, Wide, binary, unary};
 use super::support::no_arithmetic;
-use super::values::{bools, case, float, ints};
-use crate::base::{Bool8, DType, Element};
+use super::values::{array, bools, case, float, ints};
+use crate::base::{Bool8, DType, Element, bf16, f16};
 use crate::device::CpuKernel;
 use crate::device::cuda::CudaMap;
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
@@ -55,8 +56,9 @@ impl Op for CompareOp {
         (self.kernel)(c)
     }
 
-    fn cuda_map(&self, _c: &KernelContext<'_>) -> Option<CudaMap> {
-        Some(CudaMap::new(self.cuda))
+    fn cuda_map(&self, c: &KernelContext<'_>) -> Option<CudaMap> {
+        let [x, y] = ["$0", "$1"].map(|operand| single(c.inputs[0].dtype, operand));
+        Some(CudaMap::new(self.cuda.replace("$0", &x).replace("$1", &y)))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
@@ -94,7 +96,10 @@ macro_rules! compare {
                     DType::I32 => pair::<i32, _, Plain>(c, $function),
                     DType::I64 => pair::<i64, _, Plain>(c, $function),
                     DType::Bool => pair::<Bool8, _, Plain>(c, truth($function)),
-                    other => return Err(no_arithmetic(other)),
+                    DType::F16 => pair::<f16, _, Plain>(c, $function),
+                    DType::BF16 => pair::<bf16, _, Plain>(c, $function),
+                    DType::U8 => pair::<u8, _, Plain>(c, $function),
+                    DType::Opaque(_) => return Err(no_arithmetic(c.inputs[0].dtype)),
                 })
             },
             cuda: $cuda,
@@ -108,6 +113,24 @@ macro_rules! compare {
                     ),
                     case(vec![ints(&[1, 2, 3]), ints(&[2])], vec![bools(&[3], &expected)], false),
                     case(vec![float(&[2, 1], &[1.0, f32::NAN]), float(&[3], &[0.0, 1.0, 2.0])], vec![], false),
+                    case(
+                        vec![array(&[3], &[1u8, 2, 255]), array(&[], &[2u8])],
+                        vec![bools(&[3], &expected)],
+                        false,
+                    ),
+                    case(
+                        vec![
+                            array(&[3], &[-1.5, 2.0, 65504.0].map(f16::from_f32)),
+                            array(&[1], &[f16::from_f32(2.0)]),
+                        ],
+                        vec![bools(&[3], &expected)],
+                        false,
+                    ),
+                    case(
+                        vec![array(&[3], &[-1.5, -0.0, 1e30].map(bf16::from_f32)), array(&[], &[bf16::ZERO])],
+                        vec![bools(&[3], &expected)],
+                        false,
+                    ),
                 ]
             },
         };

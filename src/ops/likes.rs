@@ -3,8 +3,8 @@
 use super::elementwise::fill;
 use super::number::Number;
 use super::support::no_arithmetic;
-use super::values::{case, float, ints};
-use crate::base::{Bool8, DType};
+use super::values::{array, case, float, ints};
+use crate::base::{Bool8, DType, Element, bf16, f16};
 use crate::device::CpuKernel;
 use crate::device::cuda::CudaMap;
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
@@ -39,11 +39,14 @@ impl Op for LikeOp {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        fn set<T: Number>(ones: bool) -> CpuKernel {
+        fn filled<T: Element>(value: T) -> CpuKernel {
             Box::new(move |l| {
-                fill(l.team(), l.output::<T>(0), if ones { T::ONE } else { T::ZERO });
+                fill(l.team(), l.output::<T>(0), value);
                 Ok(())
             })
+        }
+        fn set<T: Number>(ones: bool) -> CpuKernel {
+            filled(if ones { T::ONE } else { T::ZERO })
         }
         let ones = self.ones;
         Ok(match c.inputs[0].dtype {
@@ -51,16 +54,22 @@ impl Op for LikeOp {
             DType::F64 => set::<f64>(ones),
             DType::I32 => set::<i32>(ones),
             DType::I64 => set::<i64>(ones),
-            DType::Bool => Box::new(move |l| {
-                l.output::<Bool8>(0).fill(Bool8::from(ones));
-                Ok(())
-            }),
-            other => return Err(no_arithmetic(other)),
+            DType::Bool => filled(Bool8::from(ones)),
+            DType::F16 => filled(if ones { f16::ONE } else { f16::ZERO }),
+            DType::BF16 => filled(if ones { bf16::ONE } else { bf16::ZERO }),
+            DType::U8 => filled(u8::from(ones)),
+            DType::Opaque(_) => return Err(no_arithmetic(c.inputs[0].dtype)),
         })
     }
 
-    fn cuda_map(&self, _c: &KernelContext<'_>) -> Option<CudaMap> {
-        Some(CudaMap::new(if self.ones { "1" } else { "0" }))
+    fn cuda_map(&self, c: &KernelContext<'_>) -> Option<CudaMap> {
+        // Types that are stored as their bits have a one of their own.
+        let one = match c.outputs[0].dtype {
+            DType::F16 => "0x3c00",
+            DType::BF16 => "0x3f80",
+            _ => "1",
+        };
+        Some(CudaMap::new(if self.ones { one } else { "0" }))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
@@ -72,6 +81,9 @@ impl Op for LikeOp {
         vec![
             case(vec![float(&[2, 1], &[5.0, f32::NAN])], vec![float(&[2, 1], &[one as f32; 2])], false),
             case(vec![ints(&[3, 4])], vec![ints(&[one; 2])], false),
+            case(vec![array(&[1], &[f16::NAN])], vec![array(&[1], &[f16::from_f32(one as f32)])], false),
+            case(vec![array(&[1], &[bf16::NAN])], vec![array(&[1], &[bf16::from_f32(one as f32)])], false),
+            case(vec![array(&[1], &[7u8])], vec![array(&[1], &[one as u8])], false),
         ]
     }
 }

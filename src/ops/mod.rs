@@ -49,6 +49,7 @@ mod cuda_rows;
 mod cuda_values;
 mod cumulative;
 mod depthwise_kernel;
+mod dropout;
 mod dynamic_stitch;
 mod elementwise;
 mod finite;

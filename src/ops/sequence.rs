@@ -48,8 +48,8 @@ impl Op for Range {
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
         c.want_inputs(3)?;
         let dtype = c.same_dtype()?;
-        if dtype == DType::Bool {
-            return Err("a range is of numbers, got bool".into());
+        if !dtype.is_number() {
+            return Err(no_arithmetic(dtype));
         }
         for (i, name) in ["start", "limit", "delta"].into_iter().enumerate() {
             if !c.shape(i).is_compatible_with(&Shape::scalar()) {

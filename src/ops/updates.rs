@@ -5,8 +5,8 @@
 use super::cuda_indices::Indices;
 use super::number::Number;
 use super::state::{ASSIGN, assigned, cuda_update};
-use super::support::{index_at, no_arithmetic, update};
-use crate::base::{DType, Shape};
+use super::support::{by_dtype, index_at, no_arithmetic, update};
+use crate::base::{DType, Element, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::{CudaArg, CudaBuffer, CudaKernel, FailureText};
 use crate::graph::{Attrs, Fact, InferContext, KernelContext, Op, OpRef, Tensor, Traits, Variable};
@@ -155,9 +155,6 @@ fn scattered(c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
     if c.dtype(2) != c.dtype(0) {
         return Err(format!("updates must have the variable's type: want {}, got {}", c.dtype(0), c.dtype(2)));
     }
-    if c.dtype(0) == DType::Bool {
-        return Err("rows of bools cannot be scattered; cast them to int32".into());
-    }
     if let (Some(variable), Some(indices)) = (c.shape(0).dims(), c.shape(1).dims()) {
         let Some((_, width)) = variable.split_first() else {
             return Err("a scalar variable has no rows; assign it as a whole".into());
@@ -206,7 +203,7 @@ fn scatter_cuda_kernel(c: &KernelContext<'_>, how: Scatter) -> Result<CudaKernel
 }
 
 fn scatter_kernel(c: &KernelContext<'_>, how: Scatter) -> Result<CpuKernel, String> {
-    fn kernel<N: Number>(
+    fn kernel<N: Element>(
         rows: usize,
         width: usize,
         count: usize,
@@ -229,6 +226,9 @@ fn scatter_kernel(c: &KernelContext<'_>, how: Scatter) -> Result<CpuKernel, Stri
     let dims = &c.inputs[0].dims;
     let (Some(&rows), count) = (dims.first(), c.inputs[1].len()) else { return Err("a scalar has no rows".into()) };
     let width = dims[1..].iter().product();
+    if how == Scatter::Update {
+        return Ok(by_dtype!(c.inputs[0].dtype, T => kernel::<T>(rows, width, count, |_, b| b)));
+    }
     by_number!(c.inputs[0].dtype, N => match how {
         Scatter::Add => kernel::<N>(rows, width, count, N::plus),
         Scatter::Sub => kernel::<N>(rows, width, count, N::minus),
@@ -251,6 +251,9 @@ impl Op for ScatterOp {
 
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {
         let facts = scattered(c)?;
+        if self.how != Scatter::Update && !c.dtype(0).is_number() {
+            return Err(no_arithmetic(c.dtype(0)));
+        }
         if self.how == Scatter::Div && !c.dtype(0).is_floating() {
             return Err(format!("rows can be divided in float32 and float64, got {}; cast the variable", c.dtype(0)));
         }
@@ -270,7 +273,7 @@ impl Op for ScatterOp {
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, outputs: &[Fact]) -> bool {
-        has_sums(outputs)
+        self.how == Scatter::Update || has_sums(outputs)
     }
 }
 

@@ -210,16 +210,16 @@ fn text(chain: &Chain, inputs: &[&Source], grid: &Grid, wide: bool) -> String {
             _ => writeln!(text, "        const turret_vector<{t}, W> y{i} = turret_load<W>(x{i} + ({place}));"),
         };
     }
-    // A stored bool is true by any byte but 0.
-    let operand = |((i, t), meets): ((&usize, &'static str), &Meets)| {
+    let operand = |(((i, _), meets), (_, dtype, _)): (((&usize, &'static str), &Meets), &&Source)| {
         let value = match meets {
             Meets::One => format!("x{i}"),
             Meets::Strided(false) => format!("y{i}"),
             _ => format!("y{i}.v[k]"),
         };
-        if t == c_type(DType::Bool) { format!("{value} != 0") } else { value }
+        // A stored bool is true by any byte but 0.
+        if *dtype == DType::Bool { format!("{value} != 0") } else { value }
     };
-    let mut operands: Vec<String> = each().map(operand).collect();
+    let mut operands: Vec<String> = each().zip(inputs).map(operand).collect();
     operands.extend(names(&failure));
     operands.extend(chain.fails.then(|| "i + k".to_string()));
     let _ = writeln!(

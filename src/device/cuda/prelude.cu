@@ -129,6 +129,51 @@ template <class T> TURRET_INLINE i64 turret_to_i64(T x) {
     return x != x ? 0 : x >= T(9223372036854775808.0) ? most : x <= T(-9223372036854775808.0) ? -most - 1 : (i64)x;
 }
 
+template <class T> TURRET_INLINE u8 turret_to_u8(T x) {
+    return x != x || x <= T(0) ? 0 : x >= T(255) ? 255 : (u8)x;
+}
+
+// float16 and bfloat16 are stored as their bits. To them a float is rounded to the nearest, of two to the even one.
+union turret_single {
+    float value;
+    u32 bits;
+};
+TURRET_INLINE float turret_half_to_float(unsigned short half) {
+    turret_single single;
+    u32 sign = (u32)(half & 0x8000) << 16, rest = half & 0x7fff;
+    if (rest < 0x400) {
+        single.value = (float)rest * 5.9604644775390625e-8f;
+        single.bits |= sign;
+    } else {
+        single.bits = sign | (rest >= 0x7c00 ? 0x7f800000 | (rest & 0x3ff) << 13 : (rest << 13) + 0x38000000);
+    }
+    return single.value;
+}
+TURRET_INLINE unsigned short turret_float_to_half(float value) {
+    turret_single single;
+    single.value = value;
+    u32 sign = single.bits >> 16 & 0x8000, rest = single.bits & 0x7fffffff;
+    if (rest > 0x7f800000) return (unsigned short)(sign | 0x7e00 | (rest >> 13 & 0x3ff));
+    if (rest >= 0x477ff000) return (unsigned short)(sign | 0x7c00);
+    if (rest < 0x33000000) return (unsigned short)sign;
+    // Below 2^-14 the leading one is stored, and more bits fall off.
+    u32 digits = rest < 0x38800000 ? (rest & 0x7fffff) | 0x800000 : rest - 0x38000000;
+    u32 shift = rest < 0x38800000 ? 126 - (rest >> 23) : 13;
+    u32 kept = digits >> shift, lost = digits & ((1u << shift) - 1), tie = 1u << (shift - 1);
+    return (unsigned short)(sign | (kept + (lost > tie || (lost == tie && (kept & 1)))));
+}
+TURRET_INLINE float turret_bfloat_to_float(unsigned short half) {
+    turret_single single;
+    single.bits = (u32)half << 16;
+    return single.value;
+}
+TURRET_INLINE unsigned short turret_float_to_bfloat(float value) {
+    turret_single single;
+    single.value = value;
+    if (value != value) return (unsigned short)(single.bits >> 16 | 0x40);
+    return (unsigned short)((single.bits + 0x7fff + (single.bits >> 16 & 1)) >> 16);
+}
+
 // W neighbours, read and written at once where their address is a multiple of the whole's alignment.
 template <class T, int W> struct alignas(sizeof(T) * W > 16 ? 16 : sizeof(T) * W) turret_vector {
     T v[W];

@@ -6,7 +6,7 @@ use super::in_child;
 use super::moves::{indices, with};
 use super::sizes::{specials, without};
 use std::slice::from_ref as one;
-use turret::base::{Array, DType};
+use turret::base::{Array, DType, bf16, f16};
 use turret::graph::Attrs;
 
 fn array(dims: &[usize], values: &[i32]) -> Array {
@@ -33,6 +33,40 @@ fn child_special_numbers_of_functions_are_treated_alike() {
         all.op("Round", &none, one(&x), Near::Exactly);
         let high = Array::from_f64(dtype, &[], &[3.0]).expect("one");
         all.op("ClipByValue", &none, &[x.clone(), y, high], Near::Exactly);
+    }
+    for from in DType::ALL {
+        let (x, y) = (specials(from, true), specials(from, false));
+        for to in DType::ALL {
+            all.op("Cast", &none.clone().with("DstT", to), one(&x), Near::Exactly);
+        }
+        for op in ["Equal", "NotEqual"] {
+            all.op(op, &none, &[x.clone(), y.clone()], Near::Exactly);
+        }
+        if from != DType::Bool {
+            let ordered = ["Less", "LessEqual", "Greater", "GreaterEqual"];
+            ordered.iter().for_each(|op| all.op(op, &none, &[x.clone(), y.clone()], Near::Exactly));
+        }
+        ["ZerosLike", "OnesLike"].iter().for_each(|op| all.op(op, &none, one(&x), Near::Exactly));
+    }
+    // Every half there is.
+    let bits: Vec<u16> = (0..=u16::MAX).collect();
+    let halves = [
+        Array::new(&[1 << 16], &bits.iter().map(|&b| f16::from_bits(b)).collect::<Vec<_>>()).expect("all"),
+        Array::new(&[1 << 16], &bits.iter().map(|&b| bf16::from_bits(b)).collect::<Vec<_>>()).expect("all"),
+    ];
+    for half in &halves {
+        all.op("Cast", &none.clone().with("DstT", DType::F32), one(half), Near::Exactly);
+    }
+    // Around each half: itself, halfway to the next, and the floats beside that.
+    let floats = (0..0x7c00u32).flat_map(|b| {
+        let (low, high) = (f16::from_bits(b as u16).to_f32(), f16::from_bits(b as u16 + 1).to_f32());
+        let middle = if high.is_finite() { (low + high) / 2.0 } else { 65520.0 };
+        [low, middle, middle.next_down(), -middle.next_up()]
+    });
+    let floats: Vec<f32> = floats.collect();
+    let floats = Array::new(&[floats.len()], &floats).expect("sizes fit");
+    for to in [DType::F16, DType::BF16] {
+        all.op("Cast", &none.clone().with("DstT", to), one(&floats), Near::Exactly);
     }
     let alpha = none.clone().with("alpha", 0.3f32);
     for dtype in [DType::F32, DType::F64] {

@@ -84,6 +84,8 @@ fn child_assignments_and_scatters_leave_the_same_bits() {
     };
     for dtype in DType::ALL {
         check("Assign", &[numbers(dtype, &[333], 1), numbers(dtype, &[333], 2)], false);
+        let rows = [numbers(dtype, &[60, 5], 1), indices(DType::I32, 100, 60, 3), numbers(dtype, &[100, 5], 2)];
+        check("ScatterUpdate", &rows, false);
     }
     for dtype in NUMBERS {
         for op in ["AssignAdd", "AssignSub"] {
@@ -95,8 +97,11 @@ fn child_assignments_and_scatters_leave_the_same_bits() {
             let kind = if count == 100 { DType::I64 } else { DType::I32 };
             let rows =
                 [numbers(dtype, &[60, width], 1), indices(kind, count, 60, 3), numbers(dtype, &[count, width], 2)];
-            for op in ["ScatterAdd", "ScatterSub", "ScatterUpdate"] {
+            for op in ["ScatterAdd", "ScatterSub", "ScatterMul", "ScatterMin", "ScatterMax", "ScatterUpdate"] {
                 check(op, &rows, false);
+            }
+            if dtype.is_floating() {
+                check("ScatterDiv", &rows, false);
             }
             let bad = with(&with(&rows[1], count - 1, -7.0), count / 2, 60.0);
             check("ScatterAdd", &[rows[0].clone(), bad, rows[2].clone()], true);
