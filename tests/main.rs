@@ -41,5 +41,7 @@ mod kernels;
 mod layers;
 #[path = "suite/robust/mod.rs"]
 mod robust;
+#[path = "suite/shapes.rs"]
+mod shapes;
 #[path = "suite/updates/mod.rs"]
 mod updates;

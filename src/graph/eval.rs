@@ -12,6 +12,9 @@ use crate::device::{Launch, Team, View};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// The largest result, in elements, that is computed while building or planning.
+pub(crate) const FOLDED_ELEMENTS: usize = 1024;
+
 /// Runs one op on host arrays and gives its outputs.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ use super::attrs::Attrs;
 use super::builder::NodeBuilder;
 use super::collections::Collections;
 use super::imported::Origin;
+use super::known::{Known, known};
 use super::names::{self, Kind, NameTable};
 use super::node::{DeviceRequest, DeviceRule, Node, NodeId, TensorId};
 use super::op::{Fact, InferContext, OpRef};
@@ -42,6 +43,8 @@ pub(super) struct Inner {
     pub seed: Option<i64>,
     /// How many ops took their second seed from the graph.
     pub derived_seeds: i64,
+    /// Values that shape rules asked for.
+    pub known: Known,
     pub origin: Option<Origin>,
 }
 
@@ -68,6 +71,7 @@ impl Graph {
                 finalized: None,
                 seed: None,
                 derived_seeds: 0,
+                known: Known::default(),
                 origin: None,
             }),
         }
@@ -266,7 +270,7 @@ impl Graph {
         let mut inner = self.lock();
         let parts =
             NodeParts { name: &full, op: new.op, attrs: &new.attrs, inputs: &new.inputs, unknown: &new.unknown };
-        let outputs = match outputs_of(&inner, parts) {
+        let outputs = match outputs_of(&mut inner, parts) {
             Ok(outputs) => outputs,
             Err(None) => return NodeId::POISON,
             Err(Some(message)) => {
@@ -316,14 +320,20 @@ pub(super) struct NodeParts<'a> {
 }
 
 /// What is known of a new node's outputs, or what is wrong with it; `None` where that is reported already.
-pub(super) fn outputs_of(inner: &Inner, new: NodeParts<'_>) -> std::result::Result<Vec<Fact>, Option<String>> {
+pub(super) fn outputs_of(inner: &mut Inner, new: NodeParts<'_>) -> std::result::Result<Vec<Fact>, Option<String>> {
     let producers: SmallVec<[Arc<Node>; 4]> = new.inputs.iter().map(|i| inner.nodes[i.node.index()].clone()).collect();
     let facts: SmallVec<[_; 4]> =
         new.inputs.iter().zip(&producers).map(|(i, n)| n.outputs[i.output as usize].clone()).collect();
-    let values: SmallVec<[Option<Arc<Array>>; 4]> =
-        producers.iter().map(|n| n.op.constant(&n.attrs).cloned()).collect();
     if facts.iter().any(|f| f.shape.is_poisoned()) {
         return Err(None);
+    }
+    let mut values: SmallVec<[Option<Arc<Array>>; 4]> =
+        producers.iter().map(|n| n.op.constant(&n.attrs).cloned()).collect();
+    // Other inputs are computed only where a shape depends on their values.
+    for i in new.op.planned_inputs(new.inputs.len()) {
+        if let (Some(input), Some(value @ None)) = (new.inputs.get(i), values.get_mut(i)) {
+            *value = known(inner, *input);
+        }
     }
     let context = InferContext { attrs: new.attrs, inputs: &facts, values: &values };
     let op_type = new.unknown.as_ref().map_or(new.op.name(), |(op_type, _)| op_type);

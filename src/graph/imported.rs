@@ -42,7 +42,7 @@ impl Graph {
         }
         let parts =
             NodeParts { name: &new.name, op: new.op, attrs: &new.attrs, inputs: &new.inputs, unknown: &new.unknown };
-        let outputs = match outputs_of(&inner, parts) {
+        let outputs = match outputs_of(&mut inner, parts) {
             Ok(outputs) => outputs,
             Err(message) => return refuse(message.unwrap_or_else(|| format!("'{}' cannot be built", new.name))),
         };

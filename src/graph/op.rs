@@ -346,6 +346,11 @@ pub trait Op: Send + Sync {
         false
     }
 
+    /// True for nodes that a run may feed as a matter of course, so that no value of theirs is known beforehand.
+    fn may_be_fed(&self) -> bool {
+        self.must_be_fed()
+    }
+
     /// The value, for ops whose output is a constant of their attributes.
     fn constant<'a>(&self, _attrs: &'a Attrs) -> Option<&'a Arc<Array>> {
         None

@@ -59,6 +59,10 @@ impl Op for PlaceholderWithDefault {
         Some(vec![Some(c.grad().into())])
     }
 
+    fn may_be_fed(&self) -> bool {
+        true
+    }
+
     fn cpu_kernel(&self, _c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         no_kernel()
     }

@@ -7,13 +7,10 @@ use super::conditional::Resolved;
 use super::signature::Signature;
 use crate::base::{Array, Code, Diagnostic, Error, Result, Shape};
 use crate::device::Team;
-use crate::graph::{self, Fact, InferContext, Node, NodeId, TensorDesc, TensorId};
+use crate::graph::{self, FOLDED_ELEMENTS, Fact, InferContext, Node, NodeId, TensorDesc, TensorId};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// The largest result, in elements, that is computed while planning.
-const FOLDED_ELEMENTS: usize = 1024;
 
 /// A step's part of the graph, with all shapes known.
 pub struct Pruned {
