@@ -4,7 +4,7 @@
 //! which planning finds out. Invariant: nothing that a run may feed, draw or change counts as known.
 
 use super::eval::{FOLDED_ELEMENTS, evaluate};
-use super::graph::Inner;
+use super::graph::{Graph, Inner};
 use super::node::{Node, NodeId, TensorId};
 use super::op::{Fact, InferContext};
 use crate::base::Array;
@@ -37,6 +37,14 @@ pub(super) fn known(inner: &mut Inner, tensor: TensorId) -> Option<Arc<Array>> {
         }
     }
     inner.known.get(&tensor.node)?.as_ref()?.get(tensor.output as usize).cloned()
+}
+
+impl Graph {
+    /// The value of a tensor that is known when the graph is built: a constant, or what small nodes make of constants and
+    /// of shapes.
+    pub fn known_value(&self, tensor: TensorId) -> Option<Arc<Array>> {
+        known(&mut self.lock(), tensor)
+    }
 }
 
 enum Look {

@@ -79,7 +79,7 @@ impl Op for GatherOp {
         let (&params, &indices) = (c.inputs.first()?, c.inputs.get(1)?);
         let graph = c.node.graph();
         let value = match c.inputs.get(2) {
-            Some(axis) => axis.op().node().and_then(|n| n.op.constant(&n.attrs)?.to_i64()?.first().copied()),
+            Some(axis) => axis.constant_value().and_then(|a| a.to_i64()?.first().copied()),
             None => Some(0),
         };
         let zero = value == Some(0) || (params.rank() == Some(1) && value == Some(-1));

@@ -14,10 +14,9 @@ impl Graph {
 }
 
 impl<'g> Tensor<'g> {
-    /// The value, if the tensor is a constant.
+    /// The value, if it is known when the graph is built.
     pub(super) fn constant_value(self) -> Option<Arc<Array>> {
-        let node = self.op().node()?;
-        node.op.constant(&node.attrs).cloned()
+        self.graph().known_value(self.id())
     }
 
     /// A scalar of this tensor's type under a name.

@@ -130,27 +130,24 @@ pub(super) fn prod<'g>(c: &GradContext<'g>) -> Gradients<'g> {
     let (input, graph) = (c.inputs[0], c.node.graph());
     let refused = Some(vec![Some(graph.poison_tensor().into()), None]);
     let Some(reduced) = reduced_axes(c) else { return refused };
-    let Some(dims) = input.shape().to_dims() else {
-        graph.report_invalid(format!(
-            "the gradient of '{}' (Prod) needs an input of known shape, got {}",
-            c.node.name(),
-            input.shape()
-        ));
-        return refused;
-    };
     let Some(spread) = sum_gradient(c) else { return refused };
     // The reduced axes come first and become one, so that products run along axis 0.
     let marked = |mark: bool| (0..reduced.len()).filter(|&a| reduced[a] == mark).map(|a| a as i32).collect();
-    let order: Vec<i32> = [marked(true), marked(false)].into_iter().flat_map(|axes: Vec<i32>| axes).collect();
-    let count: usize = dims.iter().zip(&reduced).filter(|(_, r)| **r).map(|(d, _)| d).product();
-    let others: usize = dims.iter().zip(&reduced).filter(|(_, r)| !**r).map(|(d, _)| d).product();
+    let parts: [Vec<i32>; 2] = [marked(true), marked(false)];
+    let order = parts.concat();
     let permuted = transpose(input, &order);
-    let rows = permuted.reshape([count, others]);
+    let rows = match input.shape().to_dims() {
+        Some(dims) => permuted.reshape(parts.map(|axes| axes.iter().map(|&a| dims[a as usize]).product::<usize>())),
+        None => {
+            let sizes = input.shape_tensor();
+            let counts = parts.map(|axes| gather(sizes, graph.constant(axes)).reduce_all(&PROD));
+            permuted.reshape(super::support::node(graph, "Pack").inputs(counts).attr("axis", 0i64).tensor())
+        }
+    };
     let product = rows.cumprod(0, true, false) * rows.cumprod(0, true, true);
     let mut back = vec![0i32; order.len()];
     order.iter().enumerate().for_each(|(to, &from)| back[from as usize] = to as i32);
-    let sizes: Vec<i64> = order.iter().map(|&a| dims[a as usize] as i64).collect();
-    Some(vec![Some((spread * transpose(product.reshape(sizes), &back)).into()), None])
+    Some(vec![Some((spread * transpose(product.reshape_like(permuted), &back)).into()), None])
 }
 
 /// The axes in another order; nothing where they keep it.

@@ -6,7 +6,7 @@ use super::copy::{Copy, Move};
 use super::cuda_copy;
 use super::elementwise::fill;
 use super::shape_ops::SHAPE_HINT;
-use super::support::{by_dtype, strides_of};
+use super::support::{by_dtype, node, scoped, shape_of, strides_of};
 use super::values::{case, float, ints};
 use crate::base::{Array, Element, Shape};
 use crate::device::CpuKernel;
@@ -60,20 +60,22 @@ impl Op for Tile {
 
     fn gradient<'g>(&self, c: &GradContext<'g>) -> Option<InputGradients<'g>> {
         // The gradient is [multiples[0], dims[0], multiples[1], dims[1], …], summed over the even axes.
-        let graph = c.node.graph();
-        let multiples = c.inputs[1].constant_value().and_then(|a| a.to_i64());
-        let (Some(multiples), Some(dims)) = (multiples, c.inputs[0].shape().to_dims()) else {
-            let message = format!(
-                "the gradient of '{}' (Tile) needs constant multiples and a known input shape, got {}",
-                c.node.name(),
-                c.inputs[0].shape()
-            );
-            return Some(vec![Some(graph.report_invalid(message).into()), None]);
-        };
-        let split: Vec<i64> = multiples.iter().zip(&dims).flat_map(|(&m, &d)| [m, d as i64]).collect();
-        let axes: Vec<i32> = (0..dims.len() as i32).map(|i| 2 * i).collect();
-        let grad = c.grad().reshape(split).sum_axes(&axes, false);
-        Some(vec![Some(grad.into()), None])
+        let (x, multiples, graph) = (c.inputs[0], c.inputs[1], c.node.graph());
+        let known = multiples.constant_value().and_then(|a| a.to_i64()).zip(x.shape().to_dims());
+        if let Some((multiples, dims)) = known {
+            let split: Vec<i64> = multiples.iter().zip(&dims).flat_map(|(&m, &d)| [m, d as i64]).collect();
+            let axes: Vec<i32> = (0..dims.len() as i32).map(|i| 2 * i).collect();
+            return Some(vec![Some(c.grad().reshape(split).sum_axes(&axes, false).into()), None]);
+        }
+        let sizes = shape_of(x, multiples.dtype());
+        let both = node(graph, "Pack").name("stack").inputs([multiples, sizes]).attr("axis", 0i64).tensor();
+        let split = both.transpose(&[1, 0]).reshape([-1]);
+        let axes = scoped(graph, "range", |name| {
+            let (start, step) = (graph.constant_named("start", 0i32), graph.constant_named("delta", 2i32));
+            node(graph, "Range").name(name).inputs([start, split.size_tensor(), step]).tensor()
+        });
+        let sum = c.grad().reshape(split).sum_over(axes, false);
+        Some(vec![Some(sum.reshape_as(sizes, &x.shape()).into()), None])
     }
 
     fn planned_inputs(&self, _num_inputs: usize) -> SmallVec<[usize; 2]> {
