@@ -4,6 +4,7 @@
 //! `depthwise_kernel.rs`), launches (`cuda_conv.rs`), the test cases (`conv_cases.rs`).
 
 use super::conv_geometry::{Conv, Kind, Of, infer};
+use super::shape_facts::ShapeN;
 use super::support::{dims_array, node, shape_of};
 use super::window::{DataFormat, Padding};
 use super::{conv_cases, conv_filter_kernel, conv_kernel, cuda_conv, depthwise_kernel};
@@ -92,7 +93,14 @@ impl Op for ConvOp {
         Some(match self.of {
             Of::Output => {
                 let (image, filter) = (inputs[0], inputs[1]);
-                let [image_sizes, filter_sizes] = [sizes(image), sizes(filter)];
+                let [image_sizes, filter_sizes] = match self.kind {
+                    Kind::Full => {
+                        let both = c.node.graph().node_of(&ShapeN).inputs([image, filter]).attr("N", 2i64);
+                        let both = both.attr("out_type", DType::I32).add();
+                        [0, 1].map(|output| both.output(output))
+                    }
+                    Kind::Depthwise => [sizes(image), sizes(filter)],
+                };
                 vec![build(Of::Image, [image_sizes, filter, grad]), build(Of::Filter, [image, filter_sizes, grad])]
             }
             Of::Image => {
