@@ -58,6 +58,8 @@ mod gather;
 mod gather_nd;
 mod helpers;
 mod identity;
+#[cfg(test)]
+mod image_tests;
 mod in_top_k;
 mod initializer;
 mod l2_loss;

@@ -9,6 +9,7 @@ mod compare;
 mod dnn;
 mod faults;
 mod functions;
+mod images;
 mod moves;
 mod nccl;
 mod ops;
@@ -79,6 +80,11 @@ fn every_op_of_the_table_agrees_with_the_host() {
 fn convolutions_agree_with_the_host_with_and_without_cudnn() {
     run_tests(&["cuda::dnn::child_convolutions_are_cudnns"], 1, 31, &[]);
     run_tests(&["cuda::dnn::child_convolutions_without"], 1, 32, &[("TURRET_STANDIN_DNN", "none")]);
+}
+
+#[test]
+fn kernels_of_images_agree_with_the_host_at_several_sizes() {
+    run_tests(&["cuda::images::child"], 1, 1, &[("TURRET_STANDIN_DNN", "none")]);
 }
 
 #[test]
