@@ -17,7 +17,7 @@ pub(super) const READER: &str = file!();
 
 /// The built-in model or the graph of a file.
 pub(super) enum Program<'g> {
-    Model(Model<'g>),
+    Model(Box<Model<'g>>),
     File,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn open<'g>(
 ) -> Result<(Program<'g>, Session<'g>)> {
     let Some(path) = options.file() else {
         let (model, session) = model::open(g, global, options, towers)?;
-        return Ok((Program::Model(model), session));
+        return Ok((Program::Model(Box::new(model)), session));
     };
     let session = Session::new(g, global.session_options()?)?;
     let machine = session.machine();

@@ -145,7 +145,7 @@ pub fn conv2d<'g>(x: Tensor<'g>, filters: usize, kernel: [usize; 2], options: Co
             Err(message) => return l.refuse(message),
         };
         let groups = options.groups;
-        if groups == 0 || channels % groups != 0 || filters % groups != 0 {
+        if groups == 0 || channels % groups != 0 || !filters.is_multiple_of(groups) {
             return l.refuse(format!(
                 "groups must divide channels and filters, got {groups} groups, {channels} channels, {filters} filters"
             ));

@@ -114,7 +114,7 @@ impl<'g> ExponentialMovingAverage<'g> {
         let Some(graph) = tensors.iter().map(|t| t.graph()).next() else { return detached() };
         let source = graph.source_line();
         let unfit =
-            tensors.iter().find(|t| !t.is_poison() && !(t.dtype().is_floating() && t.shape().is_fully_defined()));
+            tensors.iter().find(|t| !(t.is_poison() || t.dtype().is_floating() && t.shape().is_fully_defined()));
         if let Some(t) = unfit {
             let message = format!(
                 "moving average '{}': want tensors of floats whose shapes are known, got '{}' {} {}",

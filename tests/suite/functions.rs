@@ -28,7 +28,7 @@ fn branches_and_calls_give_what_tensorflow_gives() -> Result<()> {
     let floats = |v: &[f32]| Array::new(&[v.len()], v).expect("as many");
     let fetches = ["y:0", "b:0", "count/Read/ReadVariableOp:0"].map(|name| g.tensor(name).expect("its name stayed"));
     // What TensorFlow 2.21 gave; the third is the count before or after its update, which nothing orders.
-    let recorded: [([f32; 2], [f32; 2], [f32; 2], f64); 4] = [
+    let recorded = [
         ([1.0, 2.0], [3.0, 10.0], [7.0, 8.0], 1.0),
         ([-1.0, -2.0], [-3.0, -6.0], [1.5, 2.5], 1.0),
         ([-10.0, -20.0], [-21.0, -42.0], [100.0, 200.0], 1.0),

@@ -166,6 +166,7 @@ mod tests {
         put(&mut whole, &parts[2], &ints(&[5, 6, 7, 9, 10, 11]));
         assert_eq!(whole.to_i64().unwrap(), (0..12).collect::<Vec<_>>());
         assert!(check_whole(&parts[..2], &[3, 4]).unwrap_err().contains("6 of 12"));
-        assert!(check_whole(&[vec![0..2], vec![1..2]], &[2]).unwrap_err().contains("overlap"));
+        let from = |start: usize| std::iter::once(start..2).collect();
+        assert!(check_whole(&[from(0), from(1)], &[2]).unwrap_err().contains("overlap"));
     }
 }

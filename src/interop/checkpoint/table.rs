@@ -266,7 +266,9 @@ fn successor(last: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn all(bytes: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String> {
+    type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+    fn all(bytes: &[u8]) -> Result<Entries, String> {
         let mut found = Vec::new();
         read(bytes, |k, v| {
             found.push((k.to_vec(), v.to_vec()));

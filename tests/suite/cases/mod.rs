@@ -1,8 +1,8 @@
 //! Users' trouble cases, one file per kind; each test bears the id of its case.
 
 mod auto;
-mod ckpt;
 mod bn;
+mod ckpt;
 mod dump;
 mod grad;
 mod input;

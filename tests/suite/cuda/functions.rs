@@ -98,7 +98,8 @@ fn child_products_tuples_rims_and_largest_agree() {
     let mut all = Comparison::default();
     let none = Attrs::new();
     for dtype in NUMBERS {
-        let sizes: [(&[usize], &[usize], usize, usize, usize); 5] = [
+        type Sizes<'a> = (&'a [usize], &'a [usize], usize, usize, usize);
+        let sizes: [Sizes<'_>; 5] = [
             (&[3], &[3], 20, 33, 17),
             (&[2, 3], &[3], 5, 7, 9),
             (&[4, 1], &[3], 1, 5, 1),

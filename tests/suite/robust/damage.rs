@@ -135,7 +135,7 @@ pub fn lie(kind: &str, graph: &GraphDef, random: &mut Random) -> GraphDef {
             graph.node[constant].attr.insert("dtype".into(), attr(Value::Type(number)));
         }
         "negative size" => value(tensor(&[2, -7])),
-        "overflow" => value(tensor(*random.of::<&[i64]>(&[&[1 << 32, 1 << 32], &[i64::MAX], &[1 << 62]]))),
+        "overflow" => value(tensor(random.of::<&[i64]>(&[&[1 << 32, 1 << 32], &[i64::MAX], &[1 << 62]]))),
         "open constant" => value(tensor(&[-1, 3])),
         "huge splat" => value(tensor(&[20, 1 << 20])),
         "short content" => value(TensorProto { tensor_content: vec![0; 7].into(), float_val: vec![], ..tensor(&[2]) }),
