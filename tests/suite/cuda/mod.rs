@@ -94,6 +94,11 @@ fn kernels_agree_with_the_host_at_every_size() {
 }
 
 #[test]
+fn recorded_ops_pass() {
+    run_tests(&["fixtures::ops"], 1, 1, &[]);
+}
+
+#[test]
 fn fixtures_pass_on_one_two_and_four_gpus() {
     for (gpus, seed) in [(1, 1), (2, 2), (4, 3)] {
         run_tests(&["fixtures::towers", "fixtures::scopes"], gpus, seed, &[]);
