@@ -14,6 +14,8 @@ mod conv;
 mod dense;
 mod embedding;
 mod lstm;
+pub mod models;
+mod parameters;
 mod pool;
 mod rnn;
 mod scope;
@@ -26,6 +28,7 @@ pub use conv::{Conv2dOptions, SeparableConv2dOptions, conv2d, depthwise_conv2d, 
 pub use dense::{DenseOptions, dense, flatten};
 pub use embedding::{EmbeddingOptions, embedding};
 pub use lstm::{BasicLstmCell, LstmCell};
+pub use parameters::{LayerParameters, layer_parameters};
 pub use pool::{average_pooling2d, global_average_pooling2d, max_pooling2d};
 pub use rnn::{RnnCell, static_rnn};
 pub use scope::Activation;

@@ -84,7 +84,7 @@ fn run(g: &Graph, built: &Built<'_>, rows: &Array, gpus: usize) -> (Vec<f64>, Ve
     session.initialize().unwrap();
     for (i, variable) in g.trainable_variables().into_iter().enumerate() {
         let dims = variable.shape().to_dims().unwrap();
-        session.load(variable, &array(&dims, i as i64)).unwrap();
+        session.load(variable, &array(&dims, i as u64)).unwrap();
     }
     let losses =
         (0..5).map(|_| session.run(&[(built.x, rows)], &[built.loss], &[built.train]).unwrap()[0].get_f64(0)).collect();

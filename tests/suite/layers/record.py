@@ -20,16 +20,30 @@ RATE = 0.25
 
 def numbers(count, seed):
     """Numbers in [-0.5, 0.5) that are the same everywhere, without rounding."""
-    k = np.arange(count, dtype=np.int64)
-    return (((k * 37 + seed * 101 + (k * k) // 7) % 64) - 31.5) / 64
+    mask = np.uint64(0xFFFFFFFF)
+    h = (np.arange(count, dtype=np.uint64) * np.uint64(2654435761) + np.uint64(seed * 2246822519 + 374761393)) & mask
+    h = ((h ^ (h >> np.uint64(15))) * np.uint64(2246822519)) & mask
+    h ^= h >> np.uint64(13)
+    return (h >> np.uint64(8)).astype(np.float64) / 2**24 - 0.5
 
 
 def array(shape, seed):
     return numbers(int(np.prod(shape)), seed).reshape(shape).astype(np.float32)
 
 
+def tame(name, shape, seed):
+    """Values that keep a deep network's results of the size of its inputs (He et al., 2015)."""
+    values = numbers(int(np.prod(shape)), seed).reshape(shape)
+    if len(shape) > 1:
+        depthwise = name.endswith("depthwise_kernel")
+        values = values * np.sqrt(24.0 / np.prod(shape[: 2 if depthwise else -1]))
+    elif name.endswith("gamma") or name.endswith("variance"):
+        values = values * 0.25 + 1
+    return values.astype(np.float32)
+
+
 def x(*shape):
-    return tf.placeholder(tf.float32, shape, name="x")
+    return tf.placeholder(tf.keras.backend.floatx(), shape, name="x")
 
 
 def sequence(cell, steps=3, inputs=3, **options):
@@ -41,6 +55,47 @@ def sequence(cell, steps=3, inputs=3, **options):
 
 def batch_norm(shape, **options):
     return lambda: tf.layers.batch_normalization(x(*shape), training=True, **options)
+
+
+def cifar10(images):
+    """The inference of TensorFlow's CIFAR-10 tutorial."""
+
+    def weights(shape, deviation):
+        return tf.get_variable("weights", shape, initializer=tf.truncated_normal_initializer(stddev=deviation))
+
+    def biases(count):
+        return tf.get_variable("biases", [count], initializer=tf.constant_initializer(0.1))
+
+    def convolution(h, name):
+        with tf.variable_scope(name) as scope:
+            conv = tf.nn.conv2d(h, weights([5, 5, h.shape[3], 64], 5e-2), [1, 1, 1, 1], padding="SAME")
+            return tf.nn.relu(tf.nn.bias_add(conv, biases(64)), name=scope.name)
+
+    def affine(h, name, units, deviation, relu=tf.nn.relu):
+        with tf.variable_scope(name):
+            return relu(tf.matmul(h, weights([h.shape[1], units], deviation)) + biases(units))
+
+    pool = lambda h: tf.nn.max_pool(h, ksize=[1, 3, 3, 1], strides=[1, 2, 2, 1], padding="SAME")
+    norm = lambda h: tf.nn.lrn(h, 4, bias=1.0, alpha=0.001 / 9.0, beta=0.75)
+    h = norm(pool(convolution(images, "conv1")))
+    h = pool(norm(convolution(h, "conv2")))
+    h = tf.reshape(h, [images.shape[0], -1])
+    h = affine(h, "local3", 384, 0.04)
+    h = affine(h, "local4", 192, 0.04)
+    return affine(h, "softmax_linear", 10, 1 / 192.0, tf.identity)
+
+
+def mobilenet_v2(**options):
+    return tf.keras.applications.MobileNetV2(weights=None, classifier_activation=None, **options)
+
+
+def trained(model, images):
+    of_the_first_call = set(u.name for u in model.updates)
+    y = model(images, training=True)
+    for update in model.updates:
+        if update.name not in of_the_first_call:
+            tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+    return y
 
 
 cells = tf.nn.rnn_cell
@@ -76,8 +131,22 @@ PROGRAMS = {
     "multi_rnn": lambda: sequence(cells.MultiRNNCell([cells.BasicLSTMCell(4), cells.GRUCell(5)])),
 }
 
+# Whose variables are many: only their means and root mean squares are recorded, and no names of ops.
+LARGE = {
+    "cifar10": lambda: cifar10(x(2, 12, 12, 3)),
+    "mobilenet_v2": lambda: trained(
+        mobilenet_v2(input_shape=(64, 64, 3), alpha=0.35, classes=5), x(4, 64, 64, 3)
+    ),
+}
 
-def record(build):
+
+# Batch normalization of few numbers makes rounding grow from step to step; in float64 there is less of it.
+IN_FLOAT64 = ["mobilenet_v2"]
+
+
+def record(name, build):
+    large = name in LARGE
+    tf.keras.backend.set_floatx("float64" if name in IN_FLOAT64 else "float32")
     graph = tf.Graph()
     with graph.as_default():
         out = build()
@@ -88,7 +157,7 @@ def record(build):
         loss = tf.reduce_mean(tf.square(out - 0.25), name="loss")
         variables = sorted(tf.global_variables(), key=lambda v: v.op.name)
         trainable = [v.op.name for v in tf.trainable_variables()]
-        optimizer = tf.train.GradientDescentOptimizer(RATE)
+        optimizer = tf.train.GradientDescentOptimizer(RATE / 2500 if large else RATE)
         updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
         if trainable:
             # All gradients first: a variable that changes while another gradient reads it would be seen half changed.
@@ -98,19 +167,25 @@ def record(build):
         else:
             train = tf.group(*updates)
         feeds = {}
-        for i, op in enumerate(o for o in graph.get_operations() if o.type == "Placeholder"):
+        ours = lambda o: o.type == "Placeholder" and o.name.startswith("x")
+        for i, op in enumerate(o for o in graph.get_operations() if ours(o)):
             t = op.outputs[0]
             feeds[t] = array(t.shape.as_list(), 100 + i)
         with tf.Session(graph=graph) as s:
             for i, v in enumerate(variables):
-                start = array(v.shape.as_list(), i) + (1 if v.op.name.endswith("variance") else 0)
+                shape = v.shape.as_list()
+                start = array(shape, i) + (1 if v.op.name.endswith("variance") else 0)
+                start = tame(v.op.name, shape, i) if large else start
                 v.load(start, s)
             # The loss before each step; fetched by itself, so that no step comes between.
             losses = []
             for _ in range(STEPS):
                 losses.append(float(s.run(loss, feeds)))
                 s.run(train, feeds)
-            after = {v.op.name: [float(e) for e in np.ravel(s.run(v))] for v in variables}
+            after = {v.op.name: np.ravel(s.run(v)).astype(np.float64) for v in variables}
+            if large:
+                after = {n: np.array([np.mean(a), np.sqrt(np.mean(a * a))]) for n, a in after.items()}
+            after = {n: [float(e) for e in a] for n, a in after.items()}
     names = [v.op.name for v in variables]
     # The insides of these are TensorFlow's own business, and the last `concat` is the program's.
     inner = ("ZeroState/", "Tensordot/", "Conv2D/")
@@ -118,7 +193,7 @@ def record(build):
     return {
         "variables": {v.op.name: v.shape.as_list() for v in variables},
         "trainable": trainable,
-        "ops": sorted(o for o in ops if not skip(o)),
+        "ops": [] if large else sorted(o for o in ops if not skip(o)),
         "losses": losses,
         "after": after,
     }
@@ -127,8 +202,8 @@ def record(build):
 def main():
     print("{")
     lines = []
-    for name, build in PROGRAMS.items():
-        lines.append(f'"{name}": {json.dumps(record(build), separators=(",", ":"))}')
+    for name, build in {**PROGRAMS, **LARGE}.items():
+        lines.append(f'"{name}": {json.dumps(record(name, build), separators=(",", ":"))}')
     print(",\n".join(lines))
     print("}")
 

@@ -98,7 +98,7 @@ fn towers_compute_what_one_device_does() {
         session.initialize().unwrap();
         for (i, variable) in g.trainable_variables().into_iter().enumerate() {
             let dims = variable.shape().to_dims().unwrap();
-            session.load(variable, &array(&dims, i as i64)).unwrap();
+            session.load(variable, &array(&dims, i as u64)).unwrap();
         }
         let numbers: Vec<i32> = (0..24).map(|i| i * 5 % 7).collect();
         let numbers = Array::new(&[8, 3], &numbers).unwrap();

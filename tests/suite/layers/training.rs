@@ -38,7 +38,7 @@ fn step(g: &Graph, net: &Net<'_>, feeds: &[(Tensor<'_>, &Array)]) -> (f64, Vec<A
     let session = Session::new(g, SessionOptions::on(gpus::machine(2))).unwrap();
     session.initialize().unwrap();
     for (i, variable) in g.global_variables().into_iter().enumerate() {
-        let start = array(&variable.shape().to_dims().unwrap(), i as i64);
+        let start = array(&variable.shape().to_dims().unwrap(), i as u64);
         let start: Vec<f32> = start.to_f64().into_iter().map(|v| v as f32 + 0.75).collect();
         session.load(variable, &Array::new(&[start.len()], &start).unwrap()).unwrap();
     }

@@ -1,0 +1,21 @@
+//! Whole networks: the program of the CIFAR-10 tutorial, and MobileNetV2.
+//!
+//! Each is a function from images to the classes' scores, for the body of a tower; variables follow the scopes' rules.
+
+mod cifar10;
+mod mobilenet_v2;
+
+pub use cifar10::{Cifar10, cifar10};
+pub use mobilenet_v2::{MobileNetV2, mobilenet_v2};
+
+use crate::graph::{Tensor, keys};
+
+/// The mean cross-entropy of scores `[batch, classes]` and labels `[batch]`, `int32` or `int64`; it joins
+/// [`keys::LOSSES`]. A label that is no class ends the step.
+#[track_caller]
+pub fn classification_loss<'g>(scores: Tensor<'g>, labels: Tensor<'g>) -> Tensor<'g> {
+    let graph = scores.graph();
+    let loss = graph.with_source(graph.source_line(), || scores.sparse_softmax_cross_entropy(labels).mean());
+    graph.add_to_collection(keys::LOSSES, loss);
+    loss
+}

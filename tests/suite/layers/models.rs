@@ -1,0 +1,69 @@
+//! The built-in networks: their variables, and five steps of training as in TensorFlow.
+
+use super::recorded::{check_network, x};
+use turret::base::DType;
+use turret::graph::{Graph, keys};
+use turret::layers::layer_parameters;
+use turret::layers::models::{Cifar10, MobileNetV2, cifar10, classification_loss, mobilenet_v2};
+
+#[test]
+fn cifar10_is_the_tutorials() {
+    check_network("cifar10", |g| cifar10(x(g, &[2, 12, 12, 3]), Cifar10 { weight_decay: 0.0, ..Cifar10::default() }));
+    let g = Graph::new();
+    let scores = cifar10(x(&g, &[2, 24, 24, 3]), Cifar10::default());
+    assert_eq!(scores.shape().to_dims().unwrap()[..], [2, 10]);
+    let loss = classification_loss(scores, g.placeholder(DType::I32, [2], "labels"));
+    assert_eq!(g.tensors_in(keys::LOSSES), [loss]);
+    // The weight decay is that of the two local layers.
+    let penalties: Vec<String> = g.tensors_in(keys::REGULARIZATION_LOSSES).iter().map(|p| p.op().name()).collect();
+    let of = |layer: &str| format!("{layer}/weights/Regularizer/l2_regularizer");
+    assert_eq!(penalties, [of("local3"), of("local4")]);
+    let total: usize = layer_parameters(&g).iter().map(|l| l.trainable).sum();
+    assert_eq!(total, 1_068_298);
+}
+
+#[test]
+fn mobilenet_v2_is_keras() {
+    check_network("mobilenet_v2", |g| {
+        let options = MobileNetV2 { width: 0.35, classes: 5, ..MobileNetV2::default() };
+        // In float64: batch normalization of few numbers makes rounding grow from step to step.
+        mobilenet_v2(g.placeholder(DType::F64, [4, 64, 64, 3], "x"), true, options)
+    });
+}
+
+/// Trainable and other parameters of `tf.keras.applications.MobileNetV2(alpha=…)`.
+#[test]
+fn mobilenet_v2_has_as_many_parameters_as_keras() {
+    for (width, trainable, other) in [
+        (0.35, 1_677_128, 14_080),
+        (0.5, 1_968_680, 18_544),
+        (0.75, 2_636_424, 26_640),
+        (1.0, 3_504_872, 34_112),
+        (1.3, 5_386_792, 44_256),
+        (1.4, 6_108_776, 47_936),
+    ] {
+        let g = Graph::new();
+        mobilenet_v2(x(&g, &[1, 224, 224, 3]), false, MobileNetV2 { width, ..MobileNetV2::default() });
+        g.check().unwrap();
+        let layers = layer_parameters(&g);
+        let sum = |of: fn(&turret::layers::LayerParameters) -> usize| layers.iter().map(of).sum::<usize>();
+        assert_eq!((sum(|l| l.trainable), sum(|l| l.other)), (trainable, other), "width {width}");
+        // 35 convolutions of whole channels, 17 of single ones, as many normalizations, and the classifier.
+        assert_eq!(layers.len(), 105);
+        assert_eq!(layers[0].layer, "Conv1");
+        assert_eq!(layers[104].variables.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["kernel", "bias"]);
+    }
+}
+
+#[test]
+fn a_width_that_is_none_is_refused() {
+    let g = Graph::new();
+    let options = MobileNetV2 { width: -1.0, ..MobileNetV2::default() };
+    assert!(mobilenet_v2(x(&g, &[1, 32, 32, 3]), true, options).is_poison());
+    let message = g.check().unwrap_err().to_string();
+    assert!(message.starts_with("MobileNetV2 wants a width above 0 and up to 64, got -1"), "{message}");
+    let g = Graph::new();
+    assert!(cifar10(x(&g, &[1, 24, 24]), Cifar10::default()).is_poison());
+    let message = g.check().unwrap_err().to_string();
+    assert!(message.starts_with("layer 'conv1': want an input of rank 4"), "{message}");
+}
