@@ -13,6 +13,8 @@ mod checkpoints;
 mod classifier;
 #[path = "suite/command.rs"]
 mod command;
+#[path = "suite/command_models.rs"]
+mod command_models;
 #[path = "suite/conditionals.rs"]
 mod conditionals;
 #[path = "suite/cuda/mod.rs"]

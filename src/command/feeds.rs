@@ -1,6 +1,7 @@
-//! What is fed: files, and for the built-in model's inputs the article's, `x` uniform in `[0, 1)` and `t = 2x + 1`.
+//! What is fed: files, and for the built-in models' inputs the article's, `x` uniform in `[0, 1)` and `t = 2x + 1`, or
+//! labels.
 
-use super::model::Model;
+use super::model::{Made, Model};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -70,9 +71,10 @@ pub(super) fn model_feeds<'g>(
         if feeds.iter().any(|(t, _)| *t == input.tensor) {
             continue;
         }
-        let array = match input.target_of {
-            None => made_up(DType::F32, &input.dims, seed, i)?,
-            Some(of) => {
+        let array = match input.made {
+            Made::Uniform => made_up(DType::F32, &input.dims, seed, i)?,
+            Made::Labels(classes) => labels(&input.dims, classes, seed, i)?,
+            Made::TargetOf(of) => {
                 let of = model.inputs[of].tensor;
                 let Some((_, x)) = feeds.iter().find(|(t, _)| *t == of) else {
                     bail!("'{}' is made from '{}', which is not fed", input.tensor.op().name(), of.op().name())
@@ -95,7 +97,7 @@ fn read_feed(path: &Path, tensor: Tensor<'_>) -> Result<Array> {
     let (want, got) = (tensor.shape(), array.shape());
     ensure!(
         want.is_compatible_with(&got),
-        "{}: want shape {want}, got {got}; reshape the array, or set --batch and --dim-in",
+        "{}: want shape {want}, got {got}; reshape the array, or set --batch and the model's sizes",
         of()
     );
     Ok(array)
@@ -160,6 +162,13 @@ pub(super) fn made_up(dtype: DType, dims: &[usize], seed: u32, number: usize) ->
         return Ok(Array::zeros(dtype, dims)?);
     }
     Ok(uniform(dims, u64::from(seed) << 32 | number as u64)?.cast(dtype)?)
+}
+
+/// Numbers of classes.
+fn labels(dims: &[usize], classes: usize, seed: u32, number: usize) -> Result<Array> {
+    let drawn = made_up(DType::F32, dims, seed, number)?;
+    let class = |x: &f32| (f64::from(*x) * classes as f64) as i32;
+    Ok(Array::new(dims, &drawn.as_slice::<f32>()?.iter().map(class).collect::<Vec<i32>>())?)
 }
 
 /// Numbers in `[0, 1)` by SplitMix64 (Steele, Lea and Flood, 2014), the same for the same seed.

@@ -1,20 +1,31 @@
-//! The built-in model: the article's program, written as a user would write it.
+//! The built-in models: the article's program, written as a user would write it, and networks for images.
 
-use super::options::{GlobalOptions, Inputs, ModelOptions, OptimizerName, TowerOptions, Variables};
+use super::options::{GlobalOptions, Inputs, ModelName, ModelOptions, OptimizerName, TowerOptions, Variables};
 use super::tell;
 use anyhow::{Result, bail, ensure};
-use turret::base::DType;
+use turret::base::{DType, Shape};
 use turret::device::Machine;
 use turret::graph::{Graph, Init, Operation, Tensor, VariablePlacement, keys};
+use turret::layers::models::{Cifar10, MobileNetV2, cifar10, classification_loss, mobilenet_v2};
 use turret::run::Session;
 use turret::train::{BuiltTowers, Optimizer, Towers};
 
 /// A placeholder of the model.
 pub(super) struct Input<'g> {
     pub tensor: Tensor<'g>,
-    pub dims: [usize; 2],
-    /// The placeholder whose `2x + 1` it is fed; an input of its own if none.
-    pub target_of: Option<usize>,
+    pub dims: Vec<usize>,
+    pub made: Made,
+}
+
+/// What an input is fed where nothing is given.
+#[derive(Clone, Copy)]
+pub(super) enum Made {
+    /// Numbers in `[0, 1)`.
+    Uniform,
+    /// `2x + 1` of the input of this number.
+    TargetOf(usize),
+    /// Numbers below this one.
+    Labels(usize),
 }
 
 pub(super) struct Model<'g> {
@@ -39,6 +50,68 @@ fn tower<'g>(g: &'g Graph, x: Tensor<'g>, target: Tensor<'g>, dims: &[usize]) ->
     let loss = (y - target).square().mean();
     g.add_to_collection(keys::LOSSES, loss);
     loss
+}
+
+/// What a tower computes.
+enum Network<'o> {
+    Mlp { width: usize, dims: &'o [usize] },
+    Images { size: usize, classes: usize, of: ImageNetwork },
+}
+
+enum ImageNetwork {
+    Cifar10(Cifar10),
+    MobileNetV2(MobileNetV2),
+}
+
+impl<'o> Network<'o> {
+    fn of(options: &'o ModelOptions) -> Network<'o> {
+        let classes = |usual: usize| options.classes.unwrap_or(usual);
+        let images = |usual_size: usize, classes: usize, of: ImageNetwork| Network::Images {
+            size: options.image_size.unwrap_or(usual_size),
+            classes,
+            of,
+        };
+        match options.model {
+            ModelName::Mlp => Network::Mlp { width: options.dim_in, dims: &options.dims.0 },
+            ModelName::Cifar10 => {
+                let of = Cifar10 { classes: classes(10), ..Cifar10::default() };
+                images(Cifar10::SIZE, of.classes, ImageNetwork::Cifar10(of))
+            }
+            ModelName::MobilenetV2 => {
+                let of = MobileNetV2 { classes: classes(1000), width: options.width, ..MobileNetV2::default() };
+                images(MobileNetV2::SIZE, of.classes, ImageNetwork::MobileNetV2(of))
+            }
+        }
+    }
+
+    /// The two inputs: name, type and the sizes of a row.
+    fn inputs(&self) -> [(&'static str, DType, Vec<usize>); 2] {
+        match *self {
+            Network::Mlp { width, .. } => [("input", DType::F32, vec![width]), ("target", DType::F32, vec![width])],
+            Network::Images { size, .. } => {
+                [("images", DType::F32, vec![size, size, 3]), ("labels", DType::I32, Vec::new())]
+            }
+        }
+    }
+
+    /// What input `i` of the two is made of; `number` is its number among all inputs.
+    fn made(&self, i: usize, number: usize) -> Made {
+        match (self, i) {
+            (_, 0) => Made::Uniform,
+            (Network::Mlp { .. }, _) => Made::TargetOf(number.saturating_sub(1)),
+            (Network::Images { classes, .. }, _) => Made::Labels(*classes),
+        }
+    }
+
+    fn tower<'g>(&self, g: &'g Graph, x: Tensor<'g>, target: Tensor<'g>) -> Tensor<'g> {
+        match self {
+            Network::Mlp { dims, .. } => tower(g, x, target, dims),
+            Network::Images { of: ImageNetwork::Cifar10(of), .. } => classification_loss(cifar10(x, *of), target),
+            Network::Images { of: ImageNetwork::MobileNetV2(of), .. } => {
+                classification_loss(mobilenet_v2(x, true, *of), target)
+            }
+        }
+    }
 }
 
 /// Builds the model that the options ask for, opens a session on their machine, and tells what is used.
@@ -84,24 +157,31 @@ pub(super) fn build<'g>(g: &'g Graph, options: &ModelOptions, count: usize, vari
         OptimizerName::Adagrad => Optimizer::adagrad(rate),
     };
     let towers = Towers::new(g, count).variables(placement).average_at(options.average_on.place());
-    let (width, dims) = (options.dim_in, &options.dims.0[..]);
+    let network = Network::of(options);
     let mut inputs: Vec<Input<'g>> = Vec::new();
     let mut built = match options.inputs {
         Inputs::Split => {
-            let x = g.placeholder(DType::F32, [batch, width], "input");
-            let t = g.placeholder(DType::F32, [batch, width], "target");
-            inputs.push(Input { tensor: x, dims: [batch, width], target_of: None });
-            inputs.push(Input { tensor: t, dims: [batch, width], target_of: Some(0) });
-            let (xs, ts) = (towers.split(x), towers.split(t));
-            towers.build(&optimizer, |t| tower(g, xs[t.index()], ts[t.index()], dims))
+            let parts: Vec<Vec<Tensor<'g>>> = (network.inputs().into_iter().enumerate())
+                .map(|(i, (name, dtype, row))| {
+                    let dims: Vec<usize> = [batch].into_iter().chain(row).collect();
+                    let tensor = g.placeholder(dtype, &dims[..], name);
+                    inputs.push(Input { tensor, dims, made: network.made(i, i) });
+                    towers.split(tensor)
+                })
+                .collect();
+            towers.build(&optimizer, |t| network.tower(g, parts[0][t.index()], parts[1][t.index()]))
         }
         Inputs::PerTower => towers.build(&optimizer, |t| {
-            let x = t.placeholder(DType::F32, [None, Some(width)], "input");
-            let target = t.placeholder(DType::F32, [None, Some(width)], "target");
-            let rows = batch / count;
-            inputs.push(Input { tensor: x, dims: [rows, width], target_of: None });
-            inputs.push(Input { tensor: target, dims: [rows, width], target_of: Some(inputs.len() - 1) });
-            tower(g, x, target, dims)
+            let parts: Vec<Tensor<'g>> = (network.inputs().into_iter().enumerate())
+                .map(|(i, (name, dtype, row))| {
+                    let shape = Shape::partial([None].into_iter().chain(row.iter().map(|&d| Some(d))));
+                    let tensor = t.placeholder(dtype, shape, name);
+                    let dims = [batch / count].into_iter().chain(row).collect();
+                    inputs.push(Input { tensor, dims, made: network.made(i, inputs.len()) });
+                    tensor
+                })
+                .collect();
+            network.tower(g, parts[0], parts[1])
         }),
     };
     built.summary.global_batch = Some(batch);

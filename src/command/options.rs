@@ -112,9 +112,14 @@ fn in_turn(devices: usize, gpus: usize) -> String {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Model {
+pub(super) enum ModelName {
     /// The affine layers of the article, with ReLU between them
     Mlp,
+    /// The network of TensorFlow's CIFAR-10 tutorial
+    Cifar10,
+    /// MobileNetV2
+    #[value(name = "mobilenet_v2", alias = "mobilenet-v2")]
+    MobilenetV2,
 }
 
 /// Where variables live.
@@ -217,6 +222,13 @@ pub(super) fn towers(text: &str) -> Result<usize, String> {
     }
 }
 
+fn factor(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(factor) if factor > 0.0 && factor <= 16.0 => Ok(factor),
+        _ => Err("want a number above 0 and up to 16".to_string()),
+    }
+}
+
 fn learning_rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
@@ -235,19 +247,28 @@ pub(super) struct ModelOptions {
     graph: Option<PathBuf>,
     /// The built-in model
     #[arg(long, value_enum, default_value = "mlp")]
-    model: Model,
-    /// Rows of one step over all towers
-    #[arg(long, visible_alias = "global-batch", value_name = "ROWS", default_value = "2000", value_parser = size)]
-    batch: usize,
+    pub model: ModelName,
+    /// Rows of one step over all towers; without it 2000 of mlp, 128 of cifar10, 32 of mobilenet_v2
+    #[arg(long, visible_alias = "global-batch", value_name = "ROWS", value_parser = size)]
+    batch: Option<usize>,
     /// Rows of one step in each tower, instead of --batch
     #[arg(long, value_name = "ROWS", conflicts_with = "batch", value_parser = size)]
     tower_batch: Option<usize>,
-    /// Sizes of the hidden layers, or none
+    /// Sizes of the hidden layers of mlp, or none
     #[arg(long, value_name = "SIZES", default_value = "512,128,128", value_parser = layer_sizes)]
     pub dims: LayerSizes,
-    /// Size of a row of the input
+    /// Size of a row of the input of mlp
     #[arg(long, value_name = "SIZE", default_value = "600", value_parser = size)]
     pub dim_in: usize,
+    /// Height and width of images; without it 24 of cifar10, 224 of mobilenet_v2
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub image_size: Option<usize>,
+    /// Classes of images; without it 10 of cifar10, 1000 of mobilenet_v2
+    #[arg(long, value_name = "N", value_parser = size)]
+    pub classes: Option<usize>,
+    /// What mobilenet_v2's numbers of channels are multiplied by
+    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = factor)]
+    pub width: f64,
     /// The optimizer
     #[arg(long, value_enum, default_value = "sgd")]
     pub optimizer: OptimizerName,
@@ -268,13 +289,17 @@ pub(super) struct ModelOptions {
 impl ModelOptions {
     /// The graph file, if one is named.
     pub fn file(&self) -> Option<&Path> {
-        let Model::Mlp = self.model;
         self.file.as_deref().or(self.graph.as_deref())
     }
 
     /// Rows of one step over so many towers.
     pub fn global_batch(&self, towers: usize) -> usize {
-        self.tower_batch.map_or(self.batch, |rows| rows * towers)
+        let usual = match self.model {
+            ModelName::Mlp => 2000,
+            ModelName::Cifar10 => 128,
+            ModelName::MobilenetV2 => 32,
+        };
+        self.tower_batch.map_or(self.batch.unwrap_or(usual), |rows| rows * towers)
     }
 }
 
