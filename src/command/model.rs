@@ -161,14 +161,12 @@ pub(super) fn build<'g>(g: &'g Graph, options: &ModelOptions, count: usize, vari
     let mut inputs: Vec<Input<'g>> = Vec::new();
     let mut built = match options.inputs {
         Inputs::Split => {
-            let parts: Vec<Vec<Tensor<'g>>> = (network.inputs().into_iter().enumerate())
-                .map(|(i, (name, dtype, row))| {
-                    let dims: Vec<usize> = [batch].into_iter().chain(row).collect();
-                    let tensor = g.placeholder(dtype, &dims[..], name);
-                    inputs.push(Input { tensor, dims, made: network.made(i, i) });
-                    towers.split(tensor)
-                })
-                .collect();
+            for (i, (name, dtype, row)) in network.inputs().into_iter().enumerate() {
+                let dims: Vec<usize> = [batch].into_iter().chain(row).collect();
+                let tensor = g.placeholder(dtype, &dims[..], name);
+                inputs.push(Input { tensor, dims, made: network.made(i, i) });
+            }
+            let parts: Vec<Vec<Tensor<'g>>> = inputs.iter().map(|i| towers.split(i.tensor)).collect();
             towers.build(&optimizer, |t| network.tower(g, parts[0][t.index()], parts[1][t.index()]))
         }
         Inputs::PerTower => towers.build(&optimizer, |t| {
