@@ -149,10 +149,16 @@ impl std::error::Error for Error {}
 
 /// The candidate nearest to a misspelt name (by edit distance), if one is near enough to suggest.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (name.chars().count() / 3).max(1);
+    let length = name.chars().count();
+    let limit = (length / 3).max(1);
+    // Names of quite other lengths are as far apart as that, at least.
+    let distance = |c: &str| match c.chars().count().abs_diff(length) {
+        apart if apart > limit => apart,
+        _ => edit_distance(name, c),
+    };
     candidates
         .into_iter()
-        .map(|c| (edit_distance(name, c), c))
+        .map(|c| (distance(c), c))
         .filter(|(d, c)| *d <= limit || c.rsplit('/').next() == Some(name) || c.ends_with(&format!("/{name}")))
         .min_by_key(|(d, _)| *d)
         .map(|(_, c)| c)

@@ -2,6 +2,7 @@
 
 use super::proto::NodeDef;
 use crate::base::{Code, Diagnostic, nearest};
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// An input of a node: which node, and which of its outputs.
@@ -28,6 +29,18 @@ impl Inputs {
 /// The most problems of one kind that are told.
 const MAX_PROBLEMS: usize = 20;
 
+/// Comparing with every name of a large graph is worth it for so many missing inputs.
+const NEAR_NAMES: usize = 3;
+
+/// A text of a file as messages show it: no longer than a line.
+pub(super) fn shown(text: &str) -> Cow<'_, str> {
+    const SHOWN: usize = 120;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => text.into(),
+    }
+}
+
 /// Reads the names and inputs of all nodes.
 ///
 /// # Errors
@@ -39,7 +52,8 @@ pub(super) fn inputs(nodes: &[NodeDef]) -> Result<Vec<Inputs>, Vec<Diagnostic>> 
         if !is_name(&node.name) {
             let message = format!(
                 "node {i} ({}) has the name {:?}, which is none: names have letters, digits, '_', '.', '-', '/' and '>'",
-                node.op, node.name
+                shown(&node.op),
+                shown(&node.name)
             );
             problems.push(Diagnostic::new(Code::InvalidArgument, message));
         } else if node.op.is_empty() {
@@ -59,7 +73,7 @@ pub(super) fn inputs(nodes: &[NodeDef]) -> Result<Vec<Inputs>, Vec<Diagnostic>> 
     for node in nodes {
         let mut inputs = Inputs::default();
         for text in &node.input {
-            match read_input(text, &by_name) {
+            match read_input(text, &by_name, problems.len() < NEAR_NAMES) {
                 Ok((edge, true)) => inputs.control.push(edge.node),
                 Ok((_, false)) if !inputs.control.is_empty() => {
                     problems.push(bad_input(node, text, "it comes after a control input; data inputs come first"));
@@ -77,7 +91,7 @@ pub(super) fn inputs(nodes: &[NodeDef]) -> Result<Vec<Inputs>, Vec<Diagnostic>> 
 }
 
 fn bad_input(node: &NodeDef, text: &str, why: &str) -> Diagnostic {
-    let message = format!("input '{text}' of '{}' ({}): {why}", node.name, node.op);
+    let message = format!("input '{}' of '{}' ({}): {why}", shown(text), shown(&node.name), shown(&node.op));
     Diagnostic::new(Code::InvalidArgument, message)
 }
 
@@ -88,7 +102,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Reads `a`, `b:1` or `^d`; true for the last.
-fn read_input(text: &str, by_name: &HashMap<&str, usize>) -> Result<(Edge, bool), String> {
+fn read_input(text: &str, by_name: &HashMap<&str, usize>, tell_near: bool) -> Result<(Edge, bool), String> {
     let (name, control) = text.strip_prefix('^').map_or((text, false), |name| (name, true));
     let (name, output) = match name.rsplit_once(':') {
         Some((node, output)) if !control => {
@@ -100,10 +114,9 @@ fn read_input(text: &str, by_name: &HashMap<&str, usize>) -> Result<(Edge, bool)
     match by_name.get(name) {
         Some(&node) => Ok((Edge { node, output }, control)),
         None => {
-            // Comparing with every name of a large graph is not worth it for many missing inputs.
-            let near = nearest(name, by_name.keys().copied().take(10_000));
-            let near = near.map_or(String::new(), |n| format!("; did it mean '{n}'?"));
-            Err(format!("there is no node '{name}'{near}"))
+            let near = nearest(name, by_name.keys().copied().filter(|_| tell_near));
+            let near = near.map_or(String::new(), |n| format!("; did it mean '{}'?", shown(n)));
+            Err(format!("there is no node '{}'{near}", shown(name)))
         }
     }
 }
