@@ -89,3 +89,40 @@ fn a_plan_holds_the_branch_that_is_taken() {
     assert_ne!(run(true), run(false));
     assert_eq!(session.plans_built(), 3, "one to initialize, one for each value");
 }
+
+#[test]
+fn dropout_is_of_training_only() {
+    let g = Graph::new();
+    g.set_random_seed(5);
+    let x = g.placeholder(DType::F32, [None, Some(50)], "x");
+    let training = g.placeholder(DType::Bool, [], "training");
+    let [on, off, either] =
+        [Training::from(true), false.into(), training.into()].map(|t| layers::dropout(x, 0.25, t, None));
+    assert_eq!(on.name(), "dropout/dropout/SelectV2:0");
+    assert_eq!(off.name(), "dropout_1/Identity:0");
+    // The gradient of what is kept is what it was divided by.
+    let grads = turret::train::gradients([either], [x], Default::default());
+    let Some(turret::graph::Gradient::Dense(slope)) = grads[0] else { panic!("{grads:?}") };
+    g.check().unwrap();
+    let session = Session::new(&g, SessionOptions::on(gpus::machine(1))).unwrap();
+    let ones = Array::new(&[40, 50], &[1.0f32; 2000]).unwrap();
+    let run = |value: bool| {
+        let value = Array::scalar(Bool8::from(value));
+        session.run(&[(x, &ones), (training, &value)], &[on, off, either, slope], &[]).unwrap()
+    };
+    let kept = |a: &Array| {
+        let values = a.to_f64();
+        assert!(values.iter().all(|v| *v == 0.0 || (v - 4.0 / 3.0).abs() < 1e-6), "{values:?}");
+        values.iter().filter(|v| **v != 0.0).count()
+    };
+    let (trained, again, inferred) = (run(true), run(true), run(false));
+    for of in [&trained[0], &trained[2], &again[2]] {
+        assert!((1400..1600).contains(&kept(of)), "{} of 2000", kept(of));
+    }
+    assert_ne!(trained[2], again[2], "it is drawn anew");
+    assert_eq!(trained[2], trained[3]);
+    assert_eq!((&inferred[1], &inferred[2], &inferred[3]), (&ones, &ones, &ones));
+    layers::dropout(x, 1.0, true, None);
+    let message = g.check().unwrap_err().to_string();
+    assert!(message.starts_with("layer 'dropout_3': want a rate from 0 to below 1, got 1"), "{message}");
+}
