@@ -8,7 +8,7 @@ use super::{slices, table};
 use crate::base::{Array, Code, Error, Result, num_elements};
 use crate::interop::arrays::{ArrayInfo, StoredType};
 use crate::interop::checksum::masked;
-use crate::interop::files::{damaged, failed, open};
+use crate::interop::files::{damaged, failed, file_name, folder_of, open};
 use indexmap::IndexMap;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
@@ -79,6 +79,28 @@ fn index_bytes(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The error of an index that is not there, with what there is instead.
+fn absent(prefix: &Path, error: Error) -> Error {
+    const SHOWN: usize = 4;
+    if prefix.is_file() {
+        let what = "it is a file by itself; turret reads checkpoints of format V2, which are an index and data files";
+        return damaged(prefix, what);
+    }
+    let (Ok(entries), Ok(name)) = (std::fs::read_dir(folder_of(prefix)), file_name(prefix)) else { return error };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut like: Vec<String> =
+        names.filter_map(|n| n.strip_suffix(".index").filter(|n| n.starts_with(name)).map(str::to_string)).collect();
+    like.sort();
+    let more = if like.len() > SHOWN { ", …" } else { "" };
+    match like.is_empty() {
+        true => error,
+        false => {
+            let shown = like[..like.len().min(SHOWN)].join(", ");
+            Error::new(error.code(), format!("{error}; there are {shown}{more}, or name the folder for its latest"))
+        }
+    }
+}
+
 /// How many data files the checkpoint of this prefix has, if there is one that can be read.
 pub(super) fn shards_of(prefix: &Path) -> Option<i32> {
     let mut shards = None;
@@ -103,7 +125,7 @@ impl Checkpoint {
             _ => given.to_path_buf(),
         };
         let path = index_path(&prefix);
-        let bytes = index_bytes(&path)?;
+        let bytes = index_bytes(&path).map_err(|e| if e.code() == Code::NotFound { absent(&prefix, e) } else { e })?;
         let mut header = None;
         let mut entries: IndexMap<String, BundleEntry> = IndexMap::new();
         let mut parts: HashMap<Vec<u8>, BundleEntry> = HashMap::new();

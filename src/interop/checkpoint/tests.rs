@@ -56,6 +56,11 @@ fn what_is_written_is_read_from_any_number_of_files() {
         });
         assert_eq!(files.count(), shards);
     }
+    let e = Checkpoint::open(folder.join("model")).err().unwrap();
+    let told = "there are model-1, model-2, model-3, model-7, or name the folder";
+    assert!(e.code() == Code::NotFound && e.to_string().contains(told), "{e}");
+    let data = folder.join("model-1.data-00000-of-00001");
+    assert!(Checkpoint::open(data).err().unwrap().to_string().contains("a file by itself"));
     let names: Vec<_> =
         Checkpoint::open(folder.join("model-1.index")).unwrap().arrays().map(|a| a.name.clone()).collect();
     assert_eq!(names, ["a/w", "b", "c", "empty"]);

@@ -41,7 +41,7 @@ fn a_file_is_listed_without_a_graph() {
     let folder = crate::fixtures::path("saver");
     assert_eq!(ok(&["checkpoint", "ls", folder.to_str().expect("a path in UTF-8")]), text);
     refused(&["checkpoint", "ls", "absent/model.ckpt"], &["cannot read 'absent/model.ckpt.index'", "No such file"]);
-    refused(&["checkpoint", "ls", "Cargo.toml"], &["Cargo.toml.index"]);
+    refused(&["checkpoint", "ls", "Cargo.toml"], &["'Cargo.toml': it is a file by itself"]);
     refused(&["checkpoint", "ls"], &["<PATH>"]);
 }
 

@@ -53,7 +53,7 @@ pub fn build<'g>(g: &'g Graph, way: Way) -> Program<'g> {
         let mut h = xs[i].matmul(w).tanh();
         if way.dropout {
             // Dropout, and noise of a node that gives no seed of its own.
-            h = h * (g.random_uniform([rows, 6], 0.0, 1.0, 3) + 0.7).floor();
+            h = h.dropout(0.3, 3);
             h = h + g.random_normal([rows, 6], 0.0, 0.01, None);
         }
         (h.matmul(v) - targets[i]).square().mean()

@@ -3,7 +3,7 @@
 use super::in_child;
 use super::program::{WAYS, Way, batch, build, cuda, start, train};
 use turret::base::{Array, DType};
-use turret::device::Machine;
+use turret::device::{Lane, Machine};
 use turret::graph::Graph;
 use turret::run::{CudaOptions, Session, SessionOptions};
 use turret_standin::{Live, Standin};
@@ -126,6 +126,16 @@ fn child_an_untrained_way_is_traced() {
         let (_, metadata) = session.run_traced(&feeds, &[program.loss], &[program.train]).unwrap();
         let on = |gpu: u16| metadata.spans.iter().filter(|s| s.queue.device.0 == gpu && s.end_ns >= s.start_ns).count();
         assert!(on(1) > 10 && on(2) > 10, "{:?}", metadata.spans);
+        // Copies have queues of their own, and their bytes.
+        let copies: Vec<_> = metadata.spans.iter().filter_map(|s| Some((s, s.copy?))).collect();
+        assert!(
+            copies.iter().all(|(s, copy)| s.queue.lane != Lane::Compute && s.bytes() == copy.bytes as u64),
+            "{copies:?}"
+        );
+        let lanes: std::collections::BTreeSet<Lane> = copies.iter().map(|(s, _)| s.queue.lane).collect();
+        assert!(lanes.len() >= 2, "{lanes:?}");
+        let trace = turret::report::timeline(&metadata, session.machine()).to_string();
+        assert!(trace.contains("copies from other GPUs") && trace.contains("\"kernels\""), "{trace}");
     }
 }
 
