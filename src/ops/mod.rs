@@ -66,6 +66,7 @@ mod l2_loss;
 mod leaky_relu;
 mod likes;
 mod lin_space;
+mod list_diff;
 mod lrn;
 mod matmul;
 mod matmul_kernel;
@@ -166,6 +167,7 @@ pub static TABLE: &[OpRef] = &[
     &sequence::Range,
     &sequence::OneHot,
     &lin_space::LinSpace,
+    &list_diff::ListDiff,
     &barrier::StopGradient,
     &barrier::PreventGradient,
     &barrier::Print,

@@ -125,6 +125,15 @@ const COMPUTED: &[(&str, Sizes, &[usize])] = &[
         &[4, 1, 2],
     ),
     (
+        "ListDiff, as gradients of products have it",
+        |g, x| {
+            let all = one(g, "Range", &[g.constant(0), one(g, "Rank", &[x]), g.constant(1)]);
+            let others = one(g, "ListDiff", &[all, g.constant([1])]);
+            one(g, "GatherV2", &[one(g, "Shape", &[x]), others, g.constant(0)])
+        },
+        &[4, 2],
+    ),
+    (
         "Select, Greater",
         |g, x| {
             let sizes = one(g, "Shape", &[x]);

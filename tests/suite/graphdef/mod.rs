@@ -119,9 +119,17 @@ fn optimizers_become_tensorflows_nodes() {
         ("Adam", "ApplyAdam", "ScatterAdd"),
         ("RMSProp", "ApplyRMSProp", "SparseApplyRMSProp"),
         ("Adagrad", "ApplyAdagrad", "SparseApplyAdagrad"),
+        ("Adadelta", "ApplyAdadelta", "SparseApplyAdadelta"),
+        ("RMSProp", "ApplyCenteredRMSProp", "SparseApplyCenteredRMSProp"),
+        ("Ftrl", "ApplyFtrl", "SparseApplyFtrl"),
+        ("Ftrl", "ApplyFtrlV2", "SparseApplyFtrlV2"),
     ] {
         let g = Graph::new();
         let optimizer = match name {
+            "Adadelta" => Optimizer::adadelta(0.1),
+            "RMSProp" if dense.contains("Centered") => Optimizer::rms_prop(0.1).centered(),
+            "Ftrl" if dense.ends_with("V2") => Optimizer::ftrl(0.1).with("l2_shrinkage_regularization_strength", 0.1),
+            "Ftrl" => Optimizer::ftrl(0.1),
             "Momentum" => Optimizer::momentum(0.1, 0.9),
             "Adam" => Optimizer::adam(0.1),
             "RMSProp" => Optimizer::rms_prop(0.1),
