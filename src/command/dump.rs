@@ -54,6 +54,9 @@ pub(super) struct DumpArgs {
     /// Large constants whole in pbtxt too, so that TensorFlow can read it
     #[arg(long)]
     full: bool,
+    /// Every change that passes made to the scheduled step, in lines at the top
+    #[arg(long)]
+    passes: bool,
     /// The file to write, instead of standard output; for tensorboard the folder
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -104,6 +107,7 @@ pub(super) fn dump(global: &GlobalOptions, args: &DumpArgs) -> Result<()> {
             StageView::of(&schedule, session.machine(), stage)
         }
     };
+    let view = if args.passes { view.with_changes() } else { view };
     match args.format {
         _ if global.json && args.output.is_none() => print_json(&view),
         _ if global.json => write(args, serde_json::to_string_pretty(&view)?.as_bytes()),

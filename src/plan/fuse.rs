@@ -22,18 +22,24 @@ pub fn fuse(mut step: Partitioned, machine: &Machine) -> Partitioned {
     if !machine.is_cuda() {
         return step;
     }
-    let mut fused = Fused { removed: vec![false; step.nodes.len()], after: successors(&step, &[]) };
+    step.pass("fuse", true, |step, changes| fuse_all(step, machine, changes));
+    step
+}
+
+fn fuse_all(step: &mut Partitioned, machine: &Machine, changes: &mut Vec<String>) {
+    let mut fused = Fused { removed: vec![false; step.nodes.len()], after: successors(step, &[]) };
     // Products first: what an epilogue takes is gone for the chains.
     for i in 0..step.nodes.len() {
-        fuse_epilogue(&mut step, machine, StepNodeId(i as u32), &mut fused);
+        fuse_epilogue(step, machine, StepNodeId(i as u32), &mut fused);
     }
     for i in (0..step.nodes.len()).rev() {
-        fuse_chain(&mut step, machine, StepNodeId(i as u32), &mut fused);
+        fuse_chain(step, machine, StepNodeId(i as u32), &mut fused);
     }
     if fused.removed.contains(&true) {
-        compact(&mut step, &fused.removed);
+        compact(step, &fused.removed);
     }
-    step
+    let fusions = step.nodes.iter().filter(|n| n.fusion.is_some());
+    changes.extend(fusions.map(|n| format!("'{}' does {}", n.name, step.what(n))));
 }
 
 /// What is known while nodes are fused.

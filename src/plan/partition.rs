@@ -34,6 +34,7 @@ pub fn partition(pruned: Pruned, placed: Placed, machine: &Machine) -> Result<Pa
             needs_initialized: Vec::new(),
             initializes: Vec::new(),
             undo: Vec::new(),
+            passes: Vec::new(),
         },
         computed: HashMap::new(),
         fed: HashMap::new(),

@@ -3,6 +3,7 @@
 //! Invariant: a node's inputs are all on its own device, but for a copy's, which are where the tensor is, and an
 //! all-reduce's, which are one on each of its devices, as are its outputs.
 
+use super::passes::PassReport;
 use super::place::Placed;
 use super::prune::Pruned;
 use crate::base::Array;
@@ -293,6 +294,8 @@ pub struct Partitioned {
     pub initializes: Vec<NodeId>,
     /// Variables that are put back if the step fails, since something can fail after they were changed.
     pub undo: Vec<NodeId>,
+    /// What passes did to it, in order.
+    pub passes: Vec<PassReport>,
 }
 
 /// Where a fetch is found after the step.

@@ -8,7 +8,7 @@ use super::step_view::step_nodes;
 use crate::base::{Error, Result, nearest};
 use crate::device::Machine;
 use crate::graph::{Attr, Attrs, Fact, Node, NodeId, TensorDesc, TensorId};
-use crate::plan::{Placed, Pruned, Schedule};
+use crate::plan::{PassReport, Placed, Pruned, Schedule};
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
@@ -124,6 +124,8 @@ pub struct StageView {
     pub stage: Stage,
     /// Lines about the whole stage.
     pub summary: Vec<String>,
+    /// What passes did to the step, in order; of the stages before them none.
+    pub passes: Vec<PassReport>,
     /// The nodes, every one after those that it reads.
     pub nodes: Vec<NodeView>,
 }
@@ -132,7 +134,8 @@ impl StageView {
     /// The graph as it was built, or that a plan was made from.
     pub fn built(nodes: &[Arc<Node>]) -> StageView {
         let view = |n: &Arc<Node>| graph_node(n, nodes, |i| fact(&n.outputs[i]));
-        StageView { stage: Stage::Built, summary: vec![count(nodes.len())], nodes: nodes.iter().map(view).collect() }
+        let summary = vec![count(nodes.len())];
+        StageView { stage: Stage::Built, summary, passes: Vec::new(), nodes: nodes.iter().map(view).collect() }
     }
 
     /// What a step needs, with its shapes.
@@ -141,7 +144,7 @@ impl StageView {
             format!("{} of {}", count(needed(pruned).len()), pruned.nodes.len()),
             format!("{} computed while planning", pruned.folded),
         ];
-        StageView { stage: Stage::Pruned, summary, nodes: needed_views(pruned) }
+        StageView { stage: Stage::Pruned, summary, passes: Vec::new(), nodes: needed_views(pruned) }
     }
 
     /// What a step needs, on its devices.
@@ -159,7 +162,15 @@ impl StageView {
             }
         }
         let summary = vec![count(nodes.len()), format!("{} moved by soft placement", placed.soft_moves())];
-        StageView { stage: Stage::Placed, summary, nodes }
+        StageView { stage: Stage::Placed, summary, passes: Vec::new(), nodes }
+    }
+
+    /// Adds every change that passes made to the summary.
+    pub fn with_changes(mut self) -> StageView {
+        for pass in &self.passes {
+            self.summary.extend(pass.changes.iter().map(|change| format!("{}: {change}", pass.name)));
+        }
+        self
     }
 
     /// Any stage of the plan that ended in this schedule.

@@ -51,7 +51,9 @@ pub(super) fn step_nodes(step: &Partitioned, machine: &Machine, schedule: Option
         summary.push(format!("fetch {}: {found}", step.tensor_name(*tensor)));
     }
     let stage = if schedule.is_some() { Stage::Scheduled } else { Stage::Partitioned };
-    StageView { stage, summary, nodes }
+    let passes = schedule.map_or(Vec::new(), |_| step.passes.clone());
+    summary.extend(passes.iter().filter(|p| !p.changes.is_empty()).map(|p| format!("pass {}", p.summary())));
+    StageView { stage, summary, passes, nodes }
 }
 
 struct StepView<'a> {

@@ -103,6 +103,7 @@ fn dump_03() {
     let view = StageView {
         stage: Stage::Built,
         summary: vec!["a \"summary\"\\".into()],
+        passes: Vec::new(),
         nodes: names.iter().map(node).collect(),
     };
     let labels = dot_labels(&view.dot());
