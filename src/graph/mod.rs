@@ -38,7 +38,7 @@ pub use init::{Distribution, FanMode, Init, Regularizer};
 pub use node::{DeviceRequest, DeviceRule, Guards, Node, NodeId, TensorId};
 pub use op::{
     Case, ControlFlow, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, OpRef, Part,
-    TensorDesc, Traits,
+    Stretched, TensorDesc, Traits,
 };
 pub use placement::VariablePlacement;
 pub(crate) use registry::{Entry, Lookup};

@@ -217,6 +217,15 @@ pub enum ControlFlow {
     },
 }
 
+/// What an output is where NumPy's broadcasting of something smaller to its sizes gives it.
+#[derive(Clone, Debug)]
+pub enum Stretched {
+    /// This input.
+    Input(usize),
+    /// This value of no axes.
+    Value(Array),
+}
+
 /// One part of a node that is split by device.
 pub struct Part {
     /// Indices of the whole node's inputs that this part takes, in order.
@@ -297,6 +306,22 @@ pub trait Op: Send + Sync {
     /// Nothing runs for such a node. The default goes by [`Traits::forwards`].
     fn aliases(&self, _c: &KernelContext<'_>) -> Option<SmallVec<[(usize, usize); 2]>> {
         self.traits().forwards.map(|input| smallvec::smallvec![(input, 0)])
+    }
+
+    /// What the one output is stretched from, for ops that only repeat (`Tile`, `Fill`, `BroadcastTo`). Element-wise readers
+    /// then read that instead.
+    fn stretches(&self, _c: &KernelContext<'_>) -> Option<Stretched> {
+        None
+    }
+
+    /// True where the one output is input 0 with its last two axes swapped.
+    fn swaps_last_axes(&self, _c: &KernelContext<'_>) -> bool {
+        false
+    }
+
+    /// The bool attribute that makes the node read this input with its last two axes swapped, for products.
+    fn transposing_attr(&self, _input: usize) -> Option<&'static str> {
+        None
     }
 
     /// Inputs whose values must be known when the step is planned (target shapes, axes), for this many inputs.

@@ -189,6 +189,10 @@ impl Op for BatchMatMulOp {
         })
     }
 
+    fn transposing_attr(&self, input: usize) -> Option<&'static str> {
+        ["adj_x", "adj_y"].get(input).copied()
+    }
+
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
         let batch = Batch::new(c)?;
         let (dtype, [m, k, n]) = (c.outputs[0].dtype, batch.dims);

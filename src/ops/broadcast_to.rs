@@ -8,7 +8,9 @@ use super::support::{
 use crate::base::{Array, DType, Dims, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::CudaKernel;
-use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor};
+use crate::graph::{
+    Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Stretched, Tensor,
+};
 use smallvec::{SmallVec, smallvec};
 
 /// TensorFlow's `BroadcastTo`: input 1 is the shape to repeat the input to.
@@ -75,6 +77,10 @@ impl Op for BroadcastTo {
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
         Ok(cuda_copy::moves(c.inputs[0].dtype, &repeated(c)?))
+    }
+
+    fn stretches(&self, _c: &KernelContext<'_>) -> Option<Stretched> {
+        Some(Stretched::Input(0))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {

@@ -4,10 +4,12 @@ use super::elementwise::fill;
 use super::number::Number;
 use super::support::no_arithmetic;
 use super::values::{array, case, float, ints};
-use crate::base::{Bool8, DType, Element, bf16, f16};
+use crate::base::{Array, Bool8, DType, Element, bf16, f16};
 use crate::device::CpuKernel;
 use crate::device::cuda::CudaMap;
-use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
+use crate::graph::{
+    Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Stretched, Tensor, Traits,
+};
 
 /// TensorFlow's `ZerosLike` and `OnesLike`.
 pub struct LikeOp {
@@ -70,6 +72,11 @@ impl Op for LikeOp {
             _ => "1",
         };
         Some(CudaMap::new(if self.ones { one } else { "0" }))
+    }
+
+    fn stretches(&self, c: &KernelContext<'_>) -> Option<Stretched> {
+        let value = if self.ones { 1.0 } else { 0.0 };
+        Array::from_f64(c.outputs[0].dtype, &[], &[value]).ok().map(Stretched::Value)
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {

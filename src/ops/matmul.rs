@@ -79,6 +79,10 @@ impl Op for MatMul {
         })
     }
 
+    fn transposing_attr(&self, input: usize) -> Option<&'static str> {
+        ["transpose_a", "transpose_b"].get(input).copied()
+    }
+
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
         let (transpose_a, transpose_b) = (c.attrs.bool("transpose_a"), c.attrs.bool("transpose_b"));
         let (m, n) = (c.outputs[0].dims[0], c.outputs[0].dims[1]);

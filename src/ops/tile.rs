@@ -11,7 +11,7 @@ use super::values::{case, float, ints};
 use crate::base::{Array, Element, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::CudaKernel;
-use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op};
+use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Stretched};
 use smallvec::{SmallVec, smallvec};
 
 /// TensorFlow's `Tile`: input 0 repeated `multiples[i]` times along each axis `i`.
@@ -103,6 +103,11 @@ impl Op for Tile {
         true
     }
 
+    fn stretches(&self, c: &KernelContext<'_>) -> Option<Stretched> {
+        let mut sizes = c.inputs[0].dims.iter().zip(&c.outputs[0].dims);
+        sizes.all(|(&from, &to)| from == to || from == 1).then_some(Stretched::Input(0))
+    }
+
     fn cases(&self) -> Vec<Case> {
         vec![
             case(
@@ -183,6 +188,10 @@ impl Op for Fill {
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
         let copy = Copy::new(&[c.outputs[0].len()], 0, &[0], 0, &[1]);
         Ok(cuda_copy::moves(c.inputs[1].dtype, &[Move { input: 1, output: 0, copy }]))
+    }
+
+    fn stretches(&self, _c: &KernelContext<'_>) -> Option<Stretched> {
+        Some(Stretched::Input(1))
     }
 
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {

@@ -81,6 +81,16 @@ impl Op for Transpose {
         Ok(cuda_copy::moves(c.inputs[0].dtype, &moves(c)?))
     }
 
+    fn swaps_last_axes(&self, c: &KernelContext<'_>) -> bool {
+        let rank = c.inputs[0].dims.len();
+        let swapped = (0..rank as i64).map(|i| match rank as i64 - i {
+            1 => i - 1,
+            2 => i + 1,
+            _ => i,
+        });
+        rank >= 2 && c.ints(1).is_some_and(|perm| perm.into_iter().eq(swapped))
+    }
+
     fn has_cuda_kernel(&self, _attrs: &Attrs, _outputs: &[Fact]) -> bool {
         true
     }

@@ -15,15 +15,21 @@ mod fuse;
 #[cfg(test)]
 mod fuse_tests;
 mod memory;
+mod narrow;
 mod order;
 mod partition;
 mod passes;
+#[cfg(test)]
+mod passes_tests;
 mod phases;
 mod place;
 mod prune;
 mod schedule;
 mod signature;
 mod step;
+mod sweep;
+mod transposes;
+mod twins;
 
 pub use conditional::{Resolved, resolve};
 pub use fuse::fuse;

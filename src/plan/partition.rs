@@ -5,12 +5,15 @@
 //! outputs are where the parts are.
 
 use super::claims;
+use super::narrow;
 use super::order;
 use super::place::Placed;
 use super::prune::{Pruned, Source};
 use super::step::{
     AllReduceInfo, CopyInfo, Fetch, Origin, Partitioned, Route, StepNode, StepNodeId, StepNodeKind, Value, ValueId,
 };
+use super::transposes;
+use super::twins::{Candidate, Twins};
 use crate::base::{Array, Code, Diagnostic, Error, Result};
 use crate::device::{DeviceId, DeviceKind, Machine};
 use crate::graph::{Attrs, KernelContext, Node, NodeId, TensorDesc, TensorId};
@@ -41,12 +44,17 @@ pub fn partition(pruned: Pruned, placed: Placed, machine: &Machine) -> Result<Pa
         known: HashMap::new(),
         copies: HashMap::new(),
         step_nodes: HashMap::new(),
+        twins: Twins::default(),
     };
     let kept = b.p.pruned.kept.clone();
     for id in kept {
         b.add_node(id)?;
     }
     b.add_fetches();
+    let twins = std::mem::take(&mut b.twins).report(b.p.nodes.len());
+    b.p.passes.push(twins);
+    b.p.pass("transposes", false, transposes::into_products);
+    b.p.pass("narrow", false, narrow::narrow);
     order::order(&mut b.p)?;
     Ok(b.p)
 }
@@ -62,6 +70,7 @@ struct Builder<'a> {
     copies: HashMap<(ValueId, DeviceId, SmallVec<[StepNodeId; 2]>), ValueId>,
     /// The step's nodes of a graph node; several where it was split.
     step_nodes: HashMap<NodeId, SmallVec<[StepNodeId; 1]>>,
+    twins: Twins,
 }
 
 impl Builder<'_> {
@@ -141,6 +150,23 @@ impl Builder<'_> {
         };
         if let Some(aliases) = &aliases {
             claims::aliases(&self.p, node, aliases, &inputs, &descs)?;
+        }
+        if aliases.is_none()
+            && written.is_empty()
+            && guards.is_empty()
+            && which.len() == node.inputs.len()
+            && !all_known
+            && !descs.is_empty()
+        {
+            let (name, op) = (&*node.name, node.op);
+            let candidate = Candidate { name, op, attrs: &attrs, device, inputs: &inputs, controls };
+            if let Some(twin) = self.twins.find(&self.p, &candidate, id) {
+                for (output, value) in self.p.node(twin).outputs.iter().enumerate() {
+                    self.computed.insert(TensorId { node: node.id, output: output as u32 }, *value);
+                }
+                self.step_nodes.entry(node.id).or_default().push(twin);
+                return Ok(());
+            }
         }
         let mut outputs = SmallVec::new();
         for (output, desc) in descs.into_iter().enumerate() {
