@@ -57,10 +57,8 @@ fn may_go(step: &Partitioned, node: &StepNode) -> bool {
 /// waits for what that needed.
 fn compact(step: &mut Partitioned, removed: &[bool]) {
     let gone = |id: StepNodeId| removed[id.index()];
-    for i in 0..step.nodes.len() {
-        if removed[i] || !step.nodes[i].controls.iter().any(|c| gone(*c)) {
-            continue;
-        }
+    let waits_for_gone = |i: &usize| !removed[*i] && step.nodes[*i].controls.iter().any(|c| gone(*c));
+    for i in (0..step.nodes.len()).filter(waits_for_gone).collect::<Vec<_>>() {
         let mut waits: SmallVec<[StepNodeId; 2]> = SmallVec::new();
         let mut pending: SmallVec<[StepNodeId; 8]> = step.nodes[i].controls.iter().rev().copied().collect();
         while let Some(id) = pending.pop() {

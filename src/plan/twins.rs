@@ -22,11 +22,14 @@ type Bytes = (ValueId, usize, DType, Dims);
 /// What twins have in common, but for their attributes.
 type Key = (&'static str, DeviceId, SmallVec<[Bytes; 3]>, SmallVec<[StepNodeId; 2]>);
 
+/// A constant by its contents.
+type Contents = (DeviceId, DType, Dims, Box<[u8]>);
+
 /// The nodes so far, by what they compute.
 #[derive(Default)]
 pub(super) struct Twins {
     nodes: HashMap<Key, SmallVec<[StepNodeId; 1]>>,
-    constants: HashMap<(DeviceId, DType, Dims, Box<[u8]>), ValueId>,
+    constants: HashMap<Contents, ValueId>,
     changes: Vec<String>,
 }
 
