@@ -2,6 +2,7 @@
 //!
 //! Rows take turns, step by step, so that what slows the machine for a while slows all of them.
 
+use super::bench_plan::{Case, bench_plan};
 use super::options::{GlobalOptions, ModelOptions, StepOptions, TowerOptions, Variables, towers};
 use super::{print, print_json, program};
 use anyhow::Result;
@@ -15,24 +16,43 @@ use turret::graph::Graph;
 use turret::report::{CopyTable, MemoryTable, human_bytes, table};
 use turret::run::Callable;
 
+/// Measured steps where nothing is said.
+const STEPS: u32 = 20;
+
 #[derive(Args)]
 pub(super) struct BenchArgs {
     #[command(flatten)]
-    model: ModelOptions,
+    pub model: ModelOptions,
     #[command(flatten)]
     step: StepOptions,
     /// Tower counts [default: 1,2, or 1 where there is one GPU]
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = towers)]
-    towers: Option<Vec<usize>>,
+    pub towers: Option<Vec<usize>>,
     /// Where variables live, as in cpu,gpu
     #[arg(long, value_enum, value_delimiter = ',', default_value = "cpu,gpu")]
-    variables: Vec<Variables>,
-    /// Measured steps of each row
-    #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
-    steps: u32,
+    pub variables: Vec<Variables>,
+    /// Measured steps of each row [default: 20; with --plan, 3 plans]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: Option<u32>,
     /// Steps of each row before measuring
     #[arg(long, value_name = "N", default_value = "3")]
     warmup: u32,
+    /// Times building, planning and loading instead of steps, stage by stage, as towers of the model grow, or variables in
+    /// deep or wide networks
+    #[arg(long, value_enum, value_name = "CASE,…", value_delimiter = ',', num_args = 0..=1, require_equals = true,
+          default_missing_value = "towers,deep,wide")]
+    plan: Option<Vec<Case>>,
+    /// Numbers of variables for --plan
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "10,100,1000,10000", value_parser = variables)]
+    pub variable_counts: Vec<usize>,
+}
+
+/// A number of variables for `--plan`.
+fn variables(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(n) if (2..=1 << 20).contains(&n) => Ok(n),
+        _ => Err(format!("want a number from 2 to {}", 1 << 20)),
+    }
 }
 
 #[derive(Serialize)]
@@ -60,6 +80,9 @@ struct Rows {
 }
 
 pub(super) fn bench(global: &GlobalOptions, args: &BenchArgs) -> Result<()> {
+    if let Some(cases) = &args.plan {
+        return bench_plan(global, args, cases);
+    }
     let options = global.session_options()?;
     let mut combinations = Vec::new();
     let few = if options.machine.gpus() == 1 { vec![1] } else { vec![1, 2] };
@@ -117,8 +140,8 @@ pub(super) fn bench(global: &GlobalOptions, args: &BenchArgs) -> Result<()> {
 
 /// Milliseconds of each measured step, by row.
 fn measure(prepared: &[(Callable<'_, '_>, Vec<&Array>)], args: &BenchArgs) -> Result<Vec<Vec<f64>>> {
-    let mut times = vec![Vec::with_capacity(args.steps as usize); prepared.len()];
-    let rounds = u64::from(args.warmup) + u64::from(args.steps);
+    let mut times = vec![Vec::with_capacity(args.steps.unwrap_or(STEPS) as usize); prepared.len()];
+    let rounds = u64::from(args.warmup) + u64::from(args.steps.unwrap_or(STEPS));
     // Drawn on standard error, and only on a terminal.
     let bar = ProgressBar::new(rounds * prepared.len() as u64);
     bar.set_style(ProgressStyle::with_template("measuring {bar:30} {pos}/{len} steps, {eta} left")?);

@@ -4,6 +4,7 @@
 //! code is 0, or 1 with one message.
 
 mod bench;
+mod bench_plan;
 mod checkpoint;
 mod copies;
 mod devices;

@@ -7,6 +7,7 @@ use turret::base::{DType, Shape};
 use turret::device::Machine;
 use turret::graph::{Graph, Init, Operation, Tensor, VariablePlacement, keys};
 use turret::layers::models::{Cifar10, MobileNetV2, cifar10, classification_loss, mobilenet_v2};
+use turret::plan::StageTimes;
 use turret::run::Session;
 use turret::train::{BuiltTowers, Optimizer, Towers};
 
@@ -131,6 +132,17 @@ pub(super) fn open<'g>(
 
 /// Builds the model with so many towers.
 pub(super) fn build<'g>(g: &'g Graph, options: &ModelOptions, count: usize, variables: Variables) -> Result<Model<'g>> {
+    build_timed(g, options, count, variables, &mut StageTimes::start())
+}
+
+/// As [`build`], and tells what the stages `forward`, `gradients`, `average` and `apply` took.
+pub(super) fn build_timed<'g>(
+    g: &'g Graph,
+    options: &ModelOptions,
+    count: usize,
+    variables: Variables,
+    times: &mut StageTimes,
+) -> Result<Model<'g>> {
     let placement = match variables {
         Variables::Cpu => VariablePlacement::host(),
         Variables::Gpu => VariablePlacement::gpu(0),
@@ -159,7 +171,7 @@ pub(super) fn build<'g>(g: &'g Graph, options: &ModelOptions, count: usize, vari
     let towers = Towers::new(g, count).variables(placement).average_at(options.average_on.place());
     let network = Network::of(options);
     let mut inputs: Vec<Input<'g>> = Vec::new();
-    let mut built = match options.inputs {
+    let made = match options.inputs {
         Inputs::Split => {
             for (i, (name, dtype, row)) in network.inputs().into_iter().enumerate() {
                 let dims: Vec<usize> = [batch].into_iter().chain(row).collect();
@@ -167,9 +179,15 @@ pub(super) fn build<'g>(g: &'g Graph, options: &ModelOptions, count: usize, vari
                 inputs.push(Input { tensor, dims, made: network.made(i, i) });
             }
             let parts: Vec<Vec<Tensor<'g>>> = inputs.iter().map(|i| towers.split(i.tensor)).collect();
-            towers.build(&optimizer, |t| network.tower(g, parts[0][t.index()], parts[1][t.index()]))
+            towers.gradients(&optimizer, |t| {
+                times.lap(if t.index() == 0 { "forward" } else { "gradients" });
+                let loss = network.tower(g, parts[0][t.index()], parts[1][t.index()]);
+                times.lap("forward");
+                loss
+            })
         }
-        Inputs::PerTower => towers.build(&optimizer, |t| {
+        Inputs::PerTower => towers.gradients(&optimizer, |t| {
+            times.lap(if t.index() == 0 { "forward" } else { "gradients" });
             let parts: Vec<Tensor<'g>> = (network.inputs().into_iter().enumerate())
                 .map(|(i, (name, dtype, row))| {
                     let shape = Shape::partial([None].into_iter().chain(row.iter().map(|&d| Some(d))));
@@ -179,14 +197,20 @@ pub(super) fn build<'g>(g: &'g Graph, options: &ModelOptions, count: usize, vari
                     tensor
                 })
                 .collect();
-            network.tower(g, parts[0], parts[1])
+            let loss = network.tower(g, parts[0], parts[1]);
+            times.lap("forward");
+            loss
         }),
     };
+    times.lap("gradients");
+    let mut built = towers.average(made);
+    times.lap("average");
     built.summary.global_batch = Some(batch);
     built.summary.tower_batches = vec![batch / count; count];
     let train = built.apply(&optimizer);
     g.global_variables_initializer();
     g.check()?;
+    times.lap("apply");
     Ok(Model { inputs, towers: built, train })
 }
 

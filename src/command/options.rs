@@ -27,7 +27,7 @@ pub(super) struct GlobalOptions {
     #[arg(long, global = true)]
     soft_placement: bool,
     /// Threads of the host; without it, one for each processor
-    #[arg(long, global = true, value_name = "N")]
+    #[arg(long, visible_alias = "threads", global = true, value_name = "N")]
     host_threads: Option<NonZeroUsize>,
     /// Threads of each simulated GPU
     #[arg(long, global = true, value_name = "N", default_value = "1")]
@@ -58,15 +58,29 @@ enum Switch {
 
 impl GlobalOptions {
     pub fn machine(&self) -> Result<Machine> {
-        let mut machine = Machine::parse(&self.devices)?.with_gpu_threads(self.gpu_threads.get());
-        if let Some(threads) = self.host_threads {
-            machine = machine.with_host_threads(threads.get());
+        Ok(self.with_threads(Machine::parse(&self.devices)?))
+    }
+
+    fn with_threads(&self, machine: Machine) -> Machine {
+        let machine = machine.with_gpu_threads(self.gpu_threads.get());
+        match self.host_threads {
+            Some(threads) => machine.with_host_threads(threads.get()),
+            None => machine,
         }
-        Ok(machine)
     }
 
     pub fn session_options(&self) -> Result<SessionOptions> {
-        let mut options = SessionOptions::on(self.machine()?);
+        Ok(self.on(self.machine()?))
+    }
+
+    /// As [`GlobalOptions::session_options`], with a simulated GPU for each of so many towers where no machine is named.
+    pub fn session_options_for(&self, towers: usize) -> Result<SessionOptions> {
+        let named = &self.devices != "auto";
+        Ok(self.on(if named { self.machine()? } else { self.with_threads(Machine::simulated(towers)) }))
+    }
+
+    fn on(&self, machine: Machine) -> SessionOptions {
+        let mut options = SessionOptions::on(machine);
         options.cuda = CudaOptions {
             graphs: self.cuda_graphs == Switch::On,
             tf32: self.tf32,
@@ -74,7 +88,7 @@ impl GlobalOptions {
             nccl: self.nccl == Switch::On,
             cudnn: self.cudnn == Switch::On,
         };
-        Ok(if self.soft_placement { options.soft() } else { options })
+        if self.soft_placement { options.soft() } else { options }
     }
 
     /// The machine by name, with `auto` resolved.
@@ -237,7 +251,7 @@ fn learning_rate(text: &str) -> Result<f64, String> {
 }
 
 /// What the built-in model is made of.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(super) struct ModelOptions {
     /// A TensorFlow graph instead of a built-in model: .pb, .pbtxt, .meta, or a SavedModel
     #[arg(value_name = "GRAPH")]
@@ -300,6 +314,11 @@ impl ModelOptions {
             ModelName::MobilenetV2 => 32,
         };
         self.tower_batch.map_or(self.batch.unwrap_or(usual), |rows| rows * towers)
+    }
+
+    /// The same model with the batch that so many towers divide, next to the one that was asked for.
+    pub fn near_batch(&self, towers: usize) -> ModelOptions {
+        ModelOptions { tower_batch: Some((self.global_batch(towers) / towers).max(1)), batch: None, ..self.clone() }
     }
 }
 

@@ -26,6 +26,7 @@ mod place;
 mod prune;
 mod schedule;
 mod signature;
+mod stages;
 mod step;
 mod sweep;
 mod transposes;
@@ -39,8 +40,9 @@ pub use passes::PassReport;
 pub use phases::Phase;
 pub use place::{DefaultDevice, Placed, Placement, PlacementOptions, place, place_all};
 pub use prune::{Pruned, check_known, needed, prune};
-pub use schedule::{Schedule, lay_out, schedule};
+pub use schedule::{Schedule, lay_out, lay_out_timed, schedule};
 pub use signature::{FeedSpec, Signature};
+pub use stages::StageTimes;
 pub use step::{
     AllReduceInfo, CopyInfo, Fetch, Fusion, Origin, Part, Partitioned, Route, StepNode, StepNodeId, StepNodeKind,
     Value, ValueId,

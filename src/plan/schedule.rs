@@ -4,6 +4,7 @@
 
 use super::memory::{MemoryPlan, plan_memory};
 use super::phases::{Phase, order_by_turns, plan_phases};
+use super::stages::StageTimes;
 use super::step::{Fusion, Origin, Partitioned, StepNodeId, StepNodeKind, ValueId};
 use crate::base::{Code, Error, Result};
 use crate::device::{DeviceId, Lane, Machine, QueueId};
@@ -92,7 +93,12 @@ pub fn schedule(step: Partitioned, machine: &Machine) -> Result<Schedule> {
 }
 
 /// As [`schedule`], whatever the devices' memory limits are.
-pub fn lay_out(mut step: Partitioned, machine: &Machine) -> Schedule {
+pub fn lay_out(step: Partitioned, machine: &Machine) -> Schedule {
+    lay_out_timed(step, machine, &mut StageTimes::start())
+}
+
+/// As [`lay_out`], and tells what the stages `schedule` and `memory` took.
+pub fn lay_out_timed(mut step: Partitioned, machine: &Machine, times: &mut StageTimes) -> Schedule {
     if machine.is_cuda() {
         order_by_turns(&mut step, machine);
     }
@@ -153,7 +159,9 @@ pub fn lay_out(mut step: Partitioned, machine: &Machine) -> Schedule {
             knew[i] = knows[queue].clone();
         }
     }
+    times.lap("schedule");
     let memory = plan_memory(&step, machine.devices().len());
+    times.lap("memory");
     Schedule { step, queues, queue_of, sequences, waits, signals, events, phases, memory }
 }
 

@@ -9,6 +9,7 @@ mod cuda;
 mod executable;
 mod feeds;
 mod generators;
+mod prepare;
 mod remarks;
 mod request;
 mod room;

@@ -11,7 +11,7 @@ use super::store::VariableStore;
 use crate::base::{Array, Code, DType, Dims, Error, Result};
 use crate::device::{Queue, Team};
 use crate::graph::{Graph, NodeId, Operation, Tensor, TensorId};
-use crate::plan::{FeedSpec, Fetch, Schedule, Signature};
+use crate::plan::{FeedSpec, Fetch, Schedule, Signature, StageTimes};
 use std::sync::Arc;
 
 /// The largest feed of integers or bools, in elements, whose value may decide sizes and branches.
@@ -28,6 +28,8 @@ pub(super) struct Plan {
     fetches: Vec<TensorId>,
     targets: Vec<NodeId>,
     pub executable: Arc<Executable>,
+    /// What its stages took; none where it came with another request's.
+    pub(super) times: StageTimes,
     /// By feed of the request: the signature's feed.
     pub feed_places: Vec<usize>,
     /// By fetch of the request: the signature's fetch.
@@ -50,6 +52,7 @@ impl Session<'_> {
             state.plans[at..].rotate_left(1);
             return Ok(state.plans[state.plans.len() - 1].clone());
         }
+        let mut times = StageTimes::start();
         check_handles(self.graph, feeds.iter().map(|f| f.0), fetches, targets)?;
         self.graph.check()?;
         let before = state.nodes.len();
@@ -74,7 +77,9 @@ impl Session<'_> {
             Some(plan) => plan.executable.clone(),
             None => {
                 let is_initialized = |id: NodeId| state.store.is_initialized(id);
-                let schedule = self.make_schedule(state.nodes.clone(), signature.clone(), &is_initialized, true)?;
+                let (nodes, signature) = (state.nodes.clone(), signature.clone());
+                times.lap("check");
+                let schedule = self.make_schedule(nodes, signature, &is_initialized, true, &mut times)?;
                 self.make_room(state, &schedule)?;
                 state.remarks.look_at(&schedule);
                 let State { store, stateful, generators, gpus, .. } = &mut *state;
@@ -92,7 +97,9 @@ impl Session<'_> {
                 for (from, to, why) in executable.cuda().map(|c| c.detours(&executable.schedule)).unwrap_or_default() {
                     state.remarks.detoured(from, to, why);
                 }
+                times.lap("load");
                 self.start_devices(&executable)?;
+                times.lap("start");
                 state.built += 1;
                 if before > 0 && state.nodes.len() > before {
                     let State { remarks, nodes, .. } = &mut *state;
@@ -112,6 +119,7 @@ impl Session<'_> {
                 .filter_map(|t| step.signature.fetches.iter().position(|f| *f == t.id()))
                 .collect(),
             executable,
+            times,
         });
         if state.plans.len() == KEPT_PLANS {
             state.plans.remove(0);

@@ -13,8 +13,8 @@ use crate::device::cuda::Gpu;
 use crate::device::{DeviceId, FailureKind, Machine, MemoryUse, Queue, Team, Waiter};
 use crate::graph::{Graph, Node, NodeId, Operation, Tensor};
 use crate::plan::{
-    FeedSpec, PlacementOptions, Schedule, Signature, check_known, fuse, lay_out, needed, partition, place, prune,
-    resolve,
+    FeedSpec, PlacementOptions, Schedule, Signature, StageTimes, check_known, fuse, lay_out_timed, needed, partition,
+    place, prune, resolve,
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -303,7 +303,9 @@ impl<'g> Session<'g> {
             targets.iter().map(|o| o.id()),
         );
         let state = self.lock()?;
-        let schedule = self.make_schedule(Arc::new(nodes), signature, &|id| state.store.is_initialized(id), false)?;
+        let is_initialized = |id| state.store.is_initialized(id);
+        let times = &mut StageTimes::start();
+        let schedule = self.make_schedule(Arc::new(nodes), signature, &is_initialized, false, times)?;
         check_room(&schedule, &self.options.machine, &self.accounts, &state.store, GiveWay::Plans)?;
         Ok(schedule)
     }
@@ -330,6 +332,7 @@ impl<'g> Session<'g> {
         signature: Signature,
         is_initialized: &dyn Fn(NodeId) -> bool,
         to_run: bool,
+        times: &mut StageTimes,
     ) -> Result<Schedule> {
         let machine = &self.options.machine;
         let resolved = resolve(nodes, &signature, is_initialized)?;
@@ -337,12 +340,17 @@ impl<'g> Session<'g> {
         if to_run {
             check_known(nodes, &signature)?;
         }
+        times.lap("resolve");
         // A device that is not there is told before sizes that do not fit.
         let placed = place(nodes, &needed(nodes, &signature)?, machine, &self.options.placement)?;
+        times.lap("place");
         let pruned = prune(resolved, signature)?;
+        times.lap("prune");
         let step = partition(pruned, placed, machine)?;
+        times.lap("partition");
         let step = if self.options.cuda.fusion { fuse(step, machine) } else { step };
-        Ok(lay_out(step, machine))
+        times.lap("passes");
+        Ok(lay_out_timed(step, machine, times))
     }
 
     /// Launches a plan and waits for it.

@@ -42,4 +42,4 @@ pub use schedule::{
 };
 pub use split::split_batch;
 pub use summary::TowerSummary;
-pub use towers::{BuiltTowers, Tower, Towers};
+pub use towers::{BuiltTowers, Tower, TowerGradients, Towers};

@@ -10,7 +10,7 @@ use super::parts::{add_n, node as start, scalar};
 use super::split::refuse_split;
 use super::summary::TowerSummary;
 use super::towers_in_step::StepScope;
-use crate::base::{Code, DType, Diagnostic};
+use crate::base::{Code, DType, Diagnostic, SourceLine};
 use crate::device::Machine;
 use crate::graph::{Graph, Operation, Reuse, ScopeOptions, Tensor, VariablePlacement, keys};
 use crate::layers::update_from_towers;
@@ -68,6 +68,14 @@ impl<'g> Tower<'g> {
     pub fn placeholder(self, dtype: DType, shape: impl IntoPlaceholderShape, name: &str) -> Tensor<'g> {
         self.graph.placeholder(dtype, shape, &format!("{name}_{}", self.index))
     }
+}
+
+/// What [`Towers::gradients`] made: each tower's loss and gradients, not yet averaged.
+pub struct TowerGradients<'g> {
+    /// Each tower's loss, penalties included: what was differentiated.
+    pub losses: Vec<Tensor<'g>>,
+    /// Each tower's gradients, in the order of the variables.
+    pub tower_grads: Vec<Vec<GradAndVar<'g>>>,
 }
 
 /// What [`Towers::build`] made.
@@ -290,9 +298,38 @@ impl<'g> Towers<'g> {
     /// scalar; it runs in the tower's device and name scope. The penalties in [`keys::REGULARIZATION_LOSSES`] that
     /// belong to no tower, or to this one, are added to each tower's loss, so that they count once in the mean.
     #[track_caller]
-    pub fn build(&self, optimizer: &Optimizer<'g>, mut body: impl FnMut(Tower<'g>) -> Tensor<'g>) -> BuiltTowers<'g> {
+    pub fn build(&self, optimizer: &Optimizer<'g>, body: impl FnMut(Tower<'g>) -> Tensor<'g>) -> BuiltTowers<'g> {
+        let source = self.graph.source_line();
+        let gradients = self.gradients_at(source, optimizer, body);
+        self.graph.with_source(source, || self.average(gradients))
+    }
+
+    /// The first half of [`Towers::build`]: all towers and their gradients. What [`Towers::average`] is then given may be
+    /// changed before, such as each tower's gradients clipped by themselves.
+    #[track_caller]
+    pub fn gradients(
+        &self,
+        optimizer: &Optimizer<'g>,
+        body: impl FnMut(Tower<'g>) -> Tensor<'g>,
+    ) -> TowerGradients<'g> {
+        self.gradients_at(self.graph.source_line(), optimizer, body)
+    }
+
+    /// The second half of [`Towers::build`]: the mean loss and the averages of the towers' gradients.
+    #[track_caller]
+    pub fn average(&self, of: TowerGradients<'g>) -> BuiltTowers<'g> {
+        let source = self.graph.source_line();
+        let rows = self.batch().rows.clone();
+        self.graph.with_source(source, || self.averaged(of.losses, of.tower_grads, rows))
+    }
+
+    fn gradients_at(
+        &self,
+        source: SourceLine,
+        optimizer: &Optimizer<'g>,
+        mut body: impl FnMut(Tower<'g>) -> Tensor<'g>,
+    ) -> TowerGradients<'g> {
         let graph = self.graph;
-        let source = graph.source_line();
         let (count, mut losses, mut tower_grads) = (self.count(), Vec::new(), Vec::new());
         // A copy of the scope is entered for each tower, so that no reuse leaks out and default names start anew.
         let scope = graph.current_variable_scope();
@@ -311,8 +348,7 @@ impl<'g> Towers<'g> {
                 });
             });
         }
-        let rows = self.batch().rows.clone();
-        graph.with_source(source, || self.averaged(losses, tower_grads, rows))
+        TowerGradients { losses, tower_grads }
     }
 
     /// The mean loss and the averages of these gradients; `weights` are rows for gradients that do not count alike.
