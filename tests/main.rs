@@ -41,6 +41,8 @@ mod house;
 mod kernels;
 #[path = "suite/layers/mod.rs"]
 mod layers;
+#[path = "suite/measuring.rs"]
+mod measuring;
 #[path = "suite/robust/mod.rs"]
 mod robust;
 #[path = "suite/shapes.rs"]

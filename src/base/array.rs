@@ -12,7 +12,8 @@ use std::ptr::NonNull;
 pub struct AlignedBytes {
     start: NonNull<u8>,
     len: usize,
-    align: usize,
+    /// What was allocated, and how: the bytes are a run of it.
+    whole: Option<(NonNull<u8>, Layout)>,
 }
 
 // SAFETY: the bytes are owned by this value alone, like a Vec's.
@@ -39,11 +40,23 @@ impl AlignedBytes {
 
     fn aligned(len: usize, align: usize) -> Option<AlignedBytes> {
         if len == 0 {
-            return Some(AlignedBytes { start: NonNull::<u64>::dangling().cast(), len, align });
+            return Some(AlignedBytes { start: NonNull::<u64>::dangling().cast(), len, whole: None });
         }
+        // Whole pages where the boundary is a page, and room to begin on the boundary. Asked for by a boundary that every
+        // allocation has, zeroed memory is the system's untouched pages, which cost nothing before they are used.
+        let size = if align == AlignedBytes::PAGE { len.checked_next_multiple_of(align)? } else { len };
+        let layout = Layout::from_size_align(size.checked_add(align - NATURAL_ALIGN)?, NATURAL_ALIGN).ok()?;
         // SAFETY: the layout has a size above zero.
-        let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout(len, align)?) })?;
-        Some(AlignedBytes { start, len, align })
+        let whole = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
+        let skipped = whole.as_ptr().align_offset(align);
+        if skipped > align - NATURAL_ALIGN {
+            // SAFETY: allocated just now with this layout.
+            unsafe { std::alloc::dealloc(whole.as_ptr(), layout) };
+            return None;
+        }
+        // SAFETY: what is skipped and the size after it are within the allocation.
+        let start = unsafe { whole.add(skipped) };
+        Some(AlignedBytes { start, len, whole: Some((whole, layout)) })
     }
 
     /// Length in bytes.
@@ -79,18 +92,15 @@ impl std::ops::DerefMut for AlignedBytes {
 
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
-        if let Some(layout) = layout(self.len, self.align).filter(|_| self.len > 0) {
+        if let Some((whole, layout)) = self.whole {
             // SAFETY: allocated in `aligned` with this layout.
-            unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) }
+            unsafe { std::alloc::dealloc(whole.as_ptr(), layout) }
         }
     }
 }
 
-/// Whole steps of the boundary where that is a page.
-fn layout(len: usize, align: usize) -> Option<Layout> {
-    let size = if align == AlignedBytes::PAGE { len.checked_next_multiple_of(align)? } else { len };
-    Layout::from_size_align(size, align).ok()
-}
+/// The boundary that allocations have without asking.
+const NATURAL_ALIGN: usize = 16;
 
 /// A dense array in host memory, row-major.
 pub struct Array {

@@ -4,17 +4,23 @@
 
 use super::bench_plan::{Case, bench_plan};
 use super::options::{GlobalOptions, ModelOptions, StepOptions, TowerOptions, Variables, towers};
-use super::{print, print_json, program};
+use super::program::{self, Program};
+use super::{print, print_json};
 use anyhow::Result;
 use clap::Args;
 use indexmap::IndexMap;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::time::Instant;
 use turret::base::Array;
-use turret::graph::Graph;
-use turret::report::{CopyTable, MemoryTable, human_bytes, table};
+use turret::device::{DeviceId, peak_resident_bytes};
+use turret::graph::{Cost, Graph, Tensor};
+use turret::report::{CopyTable, MemoryTable, StepParts, human_bytes, table};
 use turret::run::Callable;
+
+/// How many steps of each row are traced.
+const TRACED_STEPS: usize = 5;
 
 /// Measured steps where nothing is said.
 const STEPS: u32 = 20;
@@ -31,6 +37,13 @@ pub(super) struct BenchArgs {
     /// Where variables live, as in cpu,gpu
     #[arg(long, value_enum, value_delimiter = ',', default_value = "cpu,gpu")]
     pub variables: Vec<Variables>,
+    /// Fetches the model's loss beside what else is asked for; without it, the train op alone is timed
+    #[arg(long)]
+    fetch_loss: bool,
+    /// One line of JSON a row, with the keys that other frameworks' programs print: peer, variant, workload, towers,
+    /// threads, ms, min_ms, rss_mb
+    #[arg(long, conflicts_with = "json")]
+    lines: bool,
     /// Measured steps of each row [default: 20; with --plan, 3 plans]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: Option<u32>,
@@ -69,14 +82,32 @@ struct Row {
     copy_bytes: u64,
     /// Variables, constants and arena by device.
     peak_bytes: IndexMap<String, u64>,
+    /// Threads of the host.
+    threads: usize,
     /// Floating-point operations of a step, on all devices.
-    #[serde(skip)]
     flops: f64,
+    /// These over the median time, in 10^9 a second.
+    gflops_per_s: f64,
+    /// Bytes that the kernels of a step read and write, by the cost model.
+    kernel_bytes: f64,
+    /// Where the time of a traced step goes: the median of several, run after the measured ones.
+    step: StepParts,
+    #[serde(skip)]
+    line: Line,
+}
+
+/// What other frameworks' programs say of their measurements, beside times.
+#[derive(Default)]
+struct Line {
+    variant: String,
+    workload: String,
 }
 
 #[derive(Serialize)]
 struct Rows {
     rows: Vec<Row>,
+    /// The most memory that the whole process has held at once; only on Linux.
+    peak_rss_bytes: Option<u64>,
 }
 
 pub(super) fn bench(global: &GlobalOptions, args: &BenchArgs) -> Result<()> {
@@ -101,22 +132,42 @@ pub(super) fn bench(global: &GlobalOptions, args: &BenchArgs) -> Result<()> {
         // A file says by itself how many towers it has and where its variables are.
         let (towers, variables) = combination.unwrap_or((1, Variables::Cpu));
         let (program, session) = program::open(g, global, &args.model, &TowerOptions { towers, variables })?;
-        let step = program.step(g, &args.step)?;
+        let mut step = program.step(g, &args.step)?;
+        if let (Program::Model(model), true) = (&program, args.fetch_loss) {
+            step.fetches.push(model.towers.loss);
+        }
         let arrays = program.feeds_to_measure(g, &step, &args.step, args.model.seed)?;
         let schedule = program.schedule(&session, &step, &args.step)?;
         let copies = CopyTable::new(&schedule, session.machine());
         let memory = MemoryTable::new(&schedule, session.machine());
         session.initialize()?;
+        let work = schedule
+            .work()
+            .into_iter()
+            .fold(Cost::default(), |sum, cost| Cost { flops: sum.flops + cost.flops, bytes: sum.bytes + cost.bytes });
+        let devices = global.machine_name(session.machine());
         rows.push(Row {
+            line: Line {
+                variant: format!(
+                    "{devices}, variables {}{}",
+                    combination.map_or("file", |(_, variables)| variables.name()),
+                    if step.fetches.is_empty() { "" } else { ", fetched" }
+                ),
+                workload: args.model.workload(),
+            },
             towers: combination.map(|(towers, _)| towers),
             variables: combination.map_or("file", |(_, variables)| variables.name()),
-            devices: global.machine_name(session.machine()),
+            devices,
+            threads: session.machine().device(DeviceId::HOST).threads,
             ms_median: 0.0,
             ms_min: 0.0,
             ms_max: 0.0,
             copies: copies.copies.len() + copies.all_reduces.len(),
             copy_bytes: copies.sent_bytes(),
-            flops: schedule.work().iter().map(|cost| cost.flops).sum(),
+            flops: work.flops,
+            gflops_per_s: 0.0,
+            kernel_bytes: work.bytes,
+            step: StepParts::default(),
             peak_bytes: memory.devices.into_iter().map(|m| (m.device, m.total)).collect(),
         });
         sessions.push((session, step, arrays));
@@ -133,9 +184,19 @@ pub(super) fn bench(global: &GlobalOptions, args: &BenchArgs) -> Result<()> {
         let middle = times.len() / 2;
         row.ms_median = if times.len() % 2 == 1 { times[middle] } else { (times[middle - 1] + times[middle]) / 2.0 };
         (row.ms_min, row.ms_max) = (times[0], times[times.len() - 1]);
+        row.gflops_per_s = row.flops / row.ms_median.max(1e-9) / 1e6;
     }
-    let rows = Rows { rows };
-    if global.json { print_json(&rows) } else { print(&rows.text()) }
+    for (row, (session, step, arrays)) in rows.iter_mut().zip(&sessions) {
+        let feeds: Vec<(Tensor<'_>, &Array)> = arrays.iter().map(|(t, a)| (*t, a)).collect();
+        let traced = (0..TRACED_STEPS).map(|_| Ok(session.run_traced(&feeds, &step.fetches, &step.targets)?.1));
+        row.step = StepParts::median(&traced.collect::<Result<Vec<_>>>()?).unwrap_or_default();
+    }
+    let rows = Rows { rows, peak_rss_bytes: peak_resident_bytes() };
+    match (global.json, args.lines) {
+        (true, _) => print_json(&rows),
+        (_, true) => rows.rows.iter().try_for_each(|row| print(&format!("{}\n", rows.line(row)))),
+        _ => print(&rows.text()),
+    }
 }
 
 /// Milliseconds of each measured step, by row.
@@ -178,15 +239,38 @@ impl Rows {
                 format!("{:.3}", r.ms_median),
                 format!("{:.3}", r.ms_min),
                 format!("{:.3}", r.ms_max),
-                format!("{:.1}", r.flops / r.ms_median.max(1e-9) / 1e6),
+                format!("{:.1}", r.gflops_per_s),
                 r.copies.to_string(),
                 human_bytes(r.copy_bytes),
                 peak.join(", "),
             ]
         });
+        let steps = self.rows.iter().map(|r| {
+            let parts = [r.step.ms, r.step.products_ms, r.step.others_ms, r.step.copies_ms, r.step.waiting_ms];
+            let named =
+                [r.towers.map_or_else(|| "-".to_string(), |towers| towers.to_string()), r.variables.to_string()];
+            let amounts = [format!("{:.3}", r.flops / 1e9), human_bytes(r.kernel_bytes as u64)];
+            named.into_iter().chain(parts.map(|ms| format!("{ms:.3}"))).chain(amounts).collect::<Vec<String>>()
+        });
+        let parts =
+            ["towers", "variables", "traced", "products", "others", "copies", "waiting", "GFLOP", "kernels' bytes"];
+        let rss = self.peak_rss_bytes.map_or(String::new(), |rss| {
+            format!("the process held at most {} of memory, in all rows together\n", human_bytes(rss))
+        });
         format!(
-            "{}\nms is the median of a step's milliseconds, GFLOP/s the whole step's work over it\n",
-            table(&heads, &number, rows)
+            "{}\n{}\nms is the median of a step's milliseconds, GFLOP/s the whole step's work over it; traced is a traced \
+             step, and what follows are its parts\n{rss}",
+            table(&heads, &number, rows),
+            table(&parts, &parts, steps)
         )
+    }
+
+    /// A row as other frameworks' programs print theirs.
+    fn line(&self, row: &Row) -> Value {
+        json!({
+            "peer": "turret", "variant": row.line.variant, "workload": row.line.workload, "towers": row.towers,
+            "threads": row.threads, "ms": row.ms_median, "min_ms": row.ms_min,
+            "rss_mb": self.peak_rss_bytes.map(|bytes| bytes as f64 / 1e6),
+        })
     }
 }

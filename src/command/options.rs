@@ -306,6 +306,13 @@ impl ModelOptions {
         self.file.as_deref().or(self.graph.as_deref())
     }
 
+    /// The model's name.
+    pub fn workload(&self) -> String {
+        let file = self.file().and_then(Path::file_stem).map(|name| name.to_string_lossy().into_owned());
+        let model = || self.model.to_possible_value().map(|v| v.get_name().to_string());
+        file.or_else(model).unwrap_or_default()
+    }
+
     /// Rows of one step over so many towers.
     pub fn global_batch(&self, towers: usize) -> usize {
         let usual = match self.model {

@@ -4,7 +4,7 @@ use super::options::{GlobalOptions, ModelOptions, StepOptions, TowerOptions};
 use super::program::{self, Program, Step};
 use super::{check_output, print, print_json, tell};
 use anyhow::{Context, Result, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use turret::base::{Array, Bool8};
@@ -13,7 +13,7 @@ use turret::interop::arrays::{WriteOptions, write_arrays};
 use turret::interop::events::{EventWriter, Histogram};
 use turret::interop::graphdef::export_graph;
 use turret::interop::{RestoreOptions, Saver};
-use turret::report::timeline_with_plan;
+use turret::report::{Profile, timeline_with_plan};
 use turret::run::Session;
 
 #[derive(Args)]
@@ -39,10 +39,22 @@ pub(super) struct RunArgs {
     /// Where a trace of the last step is written, measured and as planned, for Perfetto or chrome://tracing
     #[arg(long, visible_alias = "timeline", value_name = "FILE.json")]
     trace: Option<PathBuf>,
+    /// Times every op or node of all steps but the first, where there are several, and shows a table of them
+    #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "ops")]
+    profile: Option<ProfileOf>,
     /// A folder for TensorBoard: the graph, fetched scalars of every step, other fetches as histograms, the last step's
     /// times
     #[arg(long, value_name = "FOLDER")]
     events: Option<PathBuf>,
+}
+
+/// What the rows of a profile are.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ProfileOf {
+    /// Op types
+    Ops,
+    /// Nodes
+    Nodes,
 }
 
 pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
@@ -74,12 +86,19 @@ pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
         None => None,
     };
     let mut steps = Vec::new();
+    let mut profile = Profile::default();
     for step in 1..=args.steps {
-        let is_traced = step == args.steps && (args.trace.is_some() || events.is_some());
-        let (values, metadata) = match is_traced {
+        let is_last = step == args.steps && (args.trace.is_some() || events.is_some());
+        // The first step of a plan takes its memory into use.
+        let is_profiled = args.profile.is_some() && (step > 1 || args.steps == 1);
+        let (values, metadata) = match is_last || is_profiled {
             true => session.run_traced(&fed, &fetches, &targets).map(|(values, run)| (values, Some(run)))?,
             false => (session.run(&fed, &fetches, &targets)?, None),
         };
+        if let Some(metadata) = metadata.as_ref().filter(|_| is_profiled) {
+            profile.add(metadata);
+        }
+        let metadata = metadata.filter(|_| is_last);
         if let (Some(path), Some(metadata)) = (&args.trace, &metadata) {
             let feeds: Vec<(Tensor<'_>, &[usize])> = fed.iter().map(|(t, a)| (*t, a.dims())).collect();
             let schedule = session.schedule(&feeds, &fetches, &targets)?;
@@ -113,7 +132,16 @@ pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
         let named: Vec<(String, &Array)> = all.iter().map(|v| v.name()).zip(&snapshot.values).collect();
         write_arrays(path, &named, &WriteOptions { generators: Some(snapshot.generators), ..WriteOptions::default() })?;
     }
-    if global.json { print_json(&json!({"steps": steps})) } else { Ok(()) }
+    let profile = args.profile.map(|of| match of {
+        ProfileOf::Ops => profile.by_op(),
+        ProfileOf::Nodes => profile.by_node(session.machine()),
+    });
+    match profile {
+        Some(profile) if global.json => print_json(&json!({"steps": steps, "profile": profile})),
+        Some(profile) => print(&format!("\n{}", profile.text())),
+        None if global.json => print_json(&json!({"steps": steps})),
+        None => Ok(()),
+    }
 }
 
 /// Fetched values as events: numbers as they are, arrays by their distribution.

@@ -354,7 +354,17 @@ impl Machine {
 
     /// The devices that a full or partial name allows, in the machine's order.
     pub fn matching(&self, spec: &DeviceSpec) -> Vec<DeviceId> {
-        self.devices.iter().filter(|d| spec.allows(&d.name)).map(|d| d.id).collect()
+        // Who names one device is not shown all of them.
+        let one = match (spec.device_type.as_deref(), spec.device_index) {
+            (Some("CPU"), Some(0)) => Some(0),
+            (Some("GPU"), Some(i)) => (i as usize).checked_add(1),
+            _ => None,
+        };
+        let which = match one {
+            Some(i) => self.devices.get(i..=i).unwrap_or_default(),
+            None => &self.devices,
+        };
+        which.iter().filter(|d| spec.allows(&d.name)).map(|d| d.id).collect()
     }
 }
 

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 /// One thing that a device does.
@@ -118,6 +118,7 @@ impl Program {
         let epoch = step.epoch.load(Ordering::Acquire);
         let waiter = &step.waiters[self.device.index()];
         let mut left_out = false;
+        let mut trace = step.trace(self.device);
         for command in &self.commands[part] {
             match command {
                 Command::Guard { predicates, wanted } => {
@@ -137,7 +138,7 @@ impl Program {
                     event.waiters.iter().for_each(|d| step.waiters[d.index()].wake());
                 }
                 Command::Launch { kernel, inputs, outputs, node, writes } => {
-                    let started = step.started();
+                    let started = trace.as_ref().map(Trace::now);
                     if *writes {
                         step.about_to_write();
                     }
@@ -148,7 +149,7 @@ impl Program {
                     let kernel = &self.kernels[*kernel as usize];
                     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| kernel(&launch)));
                     match result {
-                        Ok(Ok(())) => step.finished(self.device, *node, started),
+                        Ok(Ok(())) => Trace::finished(&mut trace, *node, started),
                         Ok(Err(message)) => step.fail(Failure { node: *node, message, kind: FailureKind::Refused }),
                         Err(panic) => {
                             let (message, kind) = (panic_text(&*panic), FailureKind::Panicked);
@@ -157,7 +158,7 @@ impl Program {
                     }
                 }
                 Command::Copy { from, to, node, staged } => {
-                    let started = step.started();
+                    let started = trace.as_ref().map(Trace::now);
                     let (from, to) = (views[*from as usize], views[*to as usize]);
                     let bytes = to.len * to.dtype.size();
                     // SAFETY: both buffers hold `bytes` bytes and are no part of each other; the staging buffer is as
@@ -171,7 +172,7 @@ impl Program {
                             std::ptr::copy_nonoverlapping(from.start, to.start, bytes);
                         }
                     }
-                    step.finished(self.device, *node, started);
+                    Trace::finished(&mut trace, *node, started);
                 }
             }
             if step.aborted() {
@@ -243,6 +244,7 @@ pub struct Step {
     failure: Mutex<Option<Failure>>,
     tracing: AtomicBool,
     began: Mutex<Instant>,
+    total_ns: AtomicU64,
     spans: Vec<Mutex<Vec<Span>>>,
 }
 
@@ -259,6 +261,7 @@ impl Step {
             failure: Mutex::new(None),
             tracing: AtomicBool::new(false),
             began: Mutex::new(Instant::now()),
+            total_ns: AtomicU64::new(0),
         }
     }
 
@@ -309,24 +312,50 @@ impl Step {
         self.spans.iter().map(|s| lock(s).clone()).collect()
     }
 
+    /// Notes that the step has ended on all devices.
+    pub fn ended(&self) {
+        if let Some(now) = self.now() {
+            self.total_ns.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Nanoseconds that the last traced step took on all devices together.
+    pub fn total_ns(&self) -> u64 {
+        self.total_ns.load(Ordering::Relaxed)
+    }
+
     /// Nanoseconds since the step began, if it is traced.
     pub fn now(&self) -> Option<u64> {
-        let now = self.started()?;
-        Some(now.saturating_duration_since(*lock(&self.began)).as_nanos() as u64)
+        self.tracing.load(Ordering::Relaxed).then(|| lock(&self.began).elapsed().as_nanos() as u64)
     }
 
-    fn started(&self) -> Option<Instant> {
-        self.tracing.load(Ordering::Relaxed).then(Instant::now)
-    }
-
-    fn finished(&self, device: DeviceId, node: u32, started: Option<Instant>) {
-        let Some(started) = started else { return };
-        let began = *lock(&self.began);
-        let ns = |t: Instant| t.saturating_duration_since(began).as_nanos() as u64;
-        lock(&self.spans[device.index()]).push(Span { node, start_ns: ns(started), end_ns: ns(Instant::now()) });
+    /// The trace of one device's part, if the step is traced. Only that device's thread asks.
+    fn trace(&self, device: DeviceId) -> Option<Trace<'_>> {
+        let traced = self.tracing.load(Ordering::Relaxed);
+        traced.then(|| Trace { began: *lock(&self.began), spans: lock(&self.spans[device.index()]) })
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+/// What one device notes while its part of a traced step runs. The lock is taken once, and nobody else wants it meanwhile.
+struct Trace<'s> {
+    began: Instant,
+    spans: MutexGuard<'s, Vec<Span>>,
+}
+
+impl Trace<'_> {
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    /// Notes what has just ended.
+    fn finished(trace: &mut Option<Trace<'_>>, node: u32, started: Option<u64>) {
+        if let (Some(trace), Some(start_ns)) = (trace, started) {
+            let end_ns = trace.now();
+            trace.spans.push(Span { node, start_ns, end_ns });
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }

@@ -35,7 +35,7 @@ pub use generator::{Generator, Seeds};
 pub use graph::{Graph, NewNode};
 pub(crate) use imported::Imported;
 pub use init::{Distribution, FanMode, Init, Regularizer};
-pub use node::{DeviceRequest, DeviceRule, Guards, Node, NodeId, TensorId};
+pub use node::{DEVICE_SCOPE, DeviceRequest, DeviceRule, Guards, Node, NodeId, TensorId};
 pub use op::{
     Case, ControlFlow, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, OpRef, Part,
     Stretched, TensorDesc, Traits,

@@ -64,11 +64,14 @@ pub enum DeviceRule {
     Gradient(String),
 }
 
+/// The text of [`DeviceRule::Scope`].
+pub const DEVICE_SCOPE: &str = "device scope";
+
 impl fmt::Display for DeviceRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DeviceRule::Unset => f.write_str("no device asked"),
-            DeviceRule::Scope => f.write_str("device scope"),
+            DeviceRule::Scope => f.write_str(DEVICE_SCOPE),
             DeviceRule::File => f.write_str("the file's device"),
             DeviceRule::Function => f.write_str("device function"),
             DeviceRule::Variable(rule) => write!(f, "variable rule: {rule}"),

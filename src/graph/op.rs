@@ -151,6 +151,8 @@ pub struct Traits {
     pub fallible: bool,
     /// Where the kernel fails, it has not yet written any variable.
     pub checks_before_writing: bool,
+    /// A product of matrices or a convolution: work that grows faster than the bytes that it reads.
+    pub product: bool,
     /// Runs only on the host.
     pub host_only: bool,
     /// Replaces the whole of the variables that it writes without reading them, as initializers do.

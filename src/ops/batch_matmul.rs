@@ -11,7 +11,9 @@ use super::values::{array, case, case_with, float};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::{CudaArg, CudaBuffer, CudaKernel, CudaLaunch, Gemm};
-use crate::graph::{Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor};
+use crate::graph::{
+    Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
+};
 
 /// TensorFlow's `BatchMatMul…`: the last two axes are matrices, the others count them; attributes `adj_x`, `adj_y` say
 /// which side is transposed.
@@ -90,6 +92,10 @@ impl Batch {
 impl Op for BatchMatMulOp {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { product: true, ..Traits::default() }
     }
 
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {

@@ -39,6 +39,7 @@ pub(super) const IN_PLACE: Traits = Traits {
     in_place: &[0, 1],
     fallible: false,
     checks_before_writing: false,
+    product: false,
     host_only: false,
     overwrites: false,
     no_gradient: false,

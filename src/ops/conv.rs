@@ -12,7 +12,7 @@ use crate::base::DType;
 use crate::device::CpuKernel;
 use crate::device::cuda::CudaKernel;
 use crate::graph::{
-    Attr, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, NodeBuilder, Op, Tensor,
+    Attr, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, NodeBuilder, Op, Tensor, Traits,
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -71,6 +71,10 @@ const ATTRIBUTES: [&str; 6] =
 impl Op for ConvOp {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { product: true, ..Traits::default() }
     }
 
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {

@@ -8,7 +8,9 @@ use super::values::{array, case, case_with, float};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, Gemm};
-use crate::graph::{Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor};
+use crate::graph::{
+    Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
+};
 
 /// TensorFlow's `MatMul`, with attributes `transpose_a` and `transpose_b`: `[m, k]` by `[k, n]` is `[m, n]`.
 pub struct MatMul;
@@ -16,6 +18,10 @@ pub struct MatMul;
 impl Op for MatMul {
     fn name(&self) -> &'static str {
         "MatMul"
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { product: true, ..Traits::default() }
     }
 
     fn infer(&self, c: &InferContext<'_>) -> Result<Vec<Fact>, String> {

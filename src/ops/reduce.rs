@@ -266,6 +266,7 @@ const PLAIN: Traits = Traits {
     in_place: &[],
     fallible: false,
     checks_before_writing: false,
+    product: false,
     host_only: false,
     overwrites: false,
     no_gradient: false,

@@ -5,7 +5,7 @@
 
 use super::step::{Fetch, Origin, Partitioned, ValueId};
 use crate::device::DeviceId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Buffers start on this boundary.
 const ALIGN: usize = 64;
@@ -157,52 +157,151 @@ fn in_place(
         let in_compute_region = matches!(plan.places[base.index()], Some((Region::Compute, _)));
         let dies = last_use[base.index()] == Some(LastUse::At(at));
         // Other inputs in the same buffer must be element for element the same.
-        let alone = node
-            .inputs
-            .iter()
-            .all(|&other| p.base(other).0 != base || p.value(other).desc.dims == p.value(input).desc.dims);
-        (computed && whole && in_compute_region && dies && alone).then_some((input, base))
+        let alone = || {
+            let same = |other: ValueId| p.value(other).desc.dims == p.value(input).desc.dims;
+            node.inputs.iter().all(|&other| p.base(other).0 != base || same(other))
+        };
+        (computed && whole && in_compute_region && dies && alone()).then_some((input, base))
     })
 }
 
-/// A device's compute region: first fit into the gaps between living buffers.
+/// A device's compute region: first fit into the gaps between living buffers, which are kept by size class, so that
+/// taking and giving back cost the same however many buffers live.
 #[derive(Default)]
 struct Arena {
-    /// By start: bytes and owner.
-    living: BTreeMap<usize, (usize, ValueId)>,
-    starts: std::collections::HashMap<ValueId, usize>,
+    /// By start: bytes; those that touch are one. What comes after `end` is free, and no gap.
+    gaps: BTreeMap<usize, usize>,
+    /// By the power of two in the bytes of a gap: starts and bytes.
+    by_class: Vec<BTreeSet<(usize, usize)>>,
+    /// Where the last living buffer ends.
+    end: usize,
+    /// The start and bytes of living buffers.
+    living: HashMap<ValueId, (usize, usize)>,
+    /// The furthest that `end` has been.
     size: usize,
+}
+
+/// The class of a gap: the power of two in its bytes, which are not 0.
+fn class(bytes: usize) -> usize {
+    bytes.ilog2() as usize
 }
 
 impl Arena {
     fn take(&mut self, value: ValueId, bytes: usize) -> usize {
-        let mut start = 0;
-        if bytes > 0 {
-            for (&at, &(len, _)) in &self.living {
-                if at >= usize::saturating_add(start, bytes) {
-                    break;
-                }
-                start = start.max(at.saturating_add(len));
-            }
-            self.living.insert(start, (bytes, value));
-            self.starts.insert(value, start);
+        if bytes == 0 {
+            return 0;
         }
-        self.size = self.size.max(start.saturating_add(bytes));
+        let start = match self.first_fit(bytes) {
+            Some((start, len)) => {
+                self.remove_gap(start, len);
+                if len > bytes {
+                    self.add_gap(start + bytes, len - bytes);
+                }
+                start
+            }
+            None => {
+                let start = self.end;
+                self.end = self.end.saturating_add(bytes);
+                start
+            }
+        };
+        self.living.insert(value, (start, bytes));
+        self.size = self.size.max(self.end);
         start
     }
 
+    /// The first gap that holds so many bytes. All in larger classes do; in the same one they are tried in turn.
+    fn first_fit(&self, bytes: usize) -> Option<(usize, usize)> {
+        let own = class(bytes);
+        let same = self.by_class.get(own).and_then(|gaps| gaps.iter().find(|(_, len)| *len >= bytes));
+        let larger = self.by_class.iter().skip(own + 1).filter_map(BTreeSet::first);
+        same.into_iter().chain(larger).min().copied()
+    }
+
     fn free(&mut self, value: ValueId) {
-        if let Some(start) = self.starts.remove(&value) {
-            self.living.remove(&start);
+        let Some((mut start, bytes)) = self.living.remove(&value) else { return };
+        let mut end = start.saturating_add(bytes);
+        if let Some((&before, &len)) = self.gaps.range(..start).next_back()
+            && before + len == start
+        {
+            self.remove_gap(before, len);
+            start = before;
+        }
+        if let Some(&len) = self.gaps.get(&end) {
+            self.remove_gap(end, len);
+            end += len;
+        }
+        if end == self.end {
+            self.end = start;
+        } else {
+            self.add_gap(start, end - start);
         }
     }
 
     fn rename(&mut self, from: ValueId, to: ValueId) {
-        if let Some(start) = self.starts.remove(&from) {
-            if let Some(living) = self.living.get_mut(&start) {
-                living.1 = to;
-            }
-            self.starts.insert(to, start);
+        if let Some(place) = self.living.remove(&from) {
+            self.living.insert(to, place);
         }
+    }
+
+    fn add_gap(&mut self, start: usize, bytes: usize) {
+        self.gaps.insert(start, bytes);
+        let class = class(bytes);
+        if self.by_class.len() <= class {
+            self.by_class.resize_with(class + 1, BTreeSet::new);
+        }
+        self.by_class[class].insert((start, bytes));
+    }
+
+    fn remove_gap(&mut self, start: usize, bytes: usize) {
+        self.gaps.remove(&start);
+        self.by_class[class(bytes)].remove(&(start, bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// First fit by looking at every living buffer in turn.
+    fn first_fit(living: &BTreeMap<usize, usize>, bytes: usize) -> usize {
+        let mut start = 0;
+        for (&at, &len) in living {
+            if at >= start + bytes {
+                break;
+            }
+            start = start.max(at + len);
+        }
+        start
+    }
+
+    #[test]
+    fn buffers_go_into_the_first_gap_that_holds_them() {
+        let mut arena = Arena::default();
+        let mut living: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut owned: Vec<(ValueId, usize)> = Vec::new();
+        let mut state = 1u64;
+        let mut draw = |below: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % below
+        };
+        let mut size = 0;
+        for i in 0..4000u32 {
+            if !owned.is_empty() && draw(100) < 48 {
+                let (value, start) = owned.swap_remove(draw(owned.len() as u64) as usize);
+                arena.free(value);
+                living.remove(&start);
+                continue;
+            }
+            let bytes = 64 * (1 + draw(if i % 3 == 0 { 40 } else { 4 })) as usize;
+            let want = first_fit(&living, bytes);
+            assert_eq!(arena.take(ValueId(i), bytes), want, "buffer {i} of {bytes} bytes");
+            living.insert(want, bytes);
+            owned.push((ValueId(i), want));
+            size = size.max(want + bytes);
+        }
+        assert_eq!(arena.size, size);
+        owned.into_iter().for_each(|(value, _)| arena.free(value));
+        assert!(arena.gaps.is_empty() && arena.end == 0 && arena.by_class.iter().all(BTreeSet::is_empty));
     }
 }

@@ -26,6 +26,7 @@ use std::sync::Arc;
 /// # Errors
 /// Writers of one variable that nothing orders, and updates that cannot be split by device.
 pub fn partition(pruned: Pruned, placed: Placed, machine: &Machine) -> Result<Partitioned> {
+    let nodes = pruned.nodes.len();
     let mut b = Builder {
         machine,
         p: Partitioned {
@@ -39,12 +40,12 @@ pub fn partition(pruned: Pruned, placed: Placed, machine: &Machine) -> Result<Pa
             undo: Vec::new(),
             passes: Vec::new(),
         },
-        computed: HashMap::new(),
+        computed: Computed::default(),
         fed: HashMap::new(),
         known: HashMap::new(),
         copies: HashMap::new(),
-        step_nodes: HashMap::new(),
         twins: Twins::default(),
+        step_nodes: vec![SmallVec::new(); nodes],
     };
     let kept = b.p.pruned.kept.clone();
     for id in kept {
@@ -63,14 +64,38 @@ struct Builder<'a> {
     machine: &'a Machine,
     p: Partitioned,
     /// The value of a tensor on the device that computes or holds it.
-    computed: HashMap<TensorId, ValueId>,
+    computed: Computed,
     /// By feed: its value on the host. Its node may be computed all the same, for the sake of another output.
     fed: HashMap<usize, ValueId>,
     known: HashMap<(TensorId, DeviceId), ValueId>,
     copies: HashMap<(ValueId, DeviceId, SmallVec<[StepNodeId; 2]>), ValueId>,
-    /// The step's nodes of a graph node; several where it was split.
-    step_nodes: HashMap<NodeId, SmallVec<[StepNodeId; 1]>>,
+    /// By graph node: the step's nodes; several where it was split.
+    step_nodes: Vec<SmallVec<[StepNodeId; 1]>>,
     twins: Twins,
+}
+
+/// The values of tensors, by node and output.
+#[derive(Default)]
+struct Computed {
+    of: Vec<SmallVec<[ValueId; 1]>>,
+}
+
+impl Computed {
+    /// The value of a tensor that was set.
+    fn get(&self, tensor: TensorId) -> ValueId {
+        self.of[tensor.node.index()][tensor.output as usize]
+    }
+
+    /// Sets the value of an output; outputs come in order, and may come again.
+    fn set(&mut self, tensor: TensorId, value: ValueId) {
+        let (node, output) = (tensor.node.index(), tensor.output as usize);
+        if self.of.len() <= node {
+            self.of.resize(node + 1, SmallVec::new());
+        }
+        let values = &mut self.of[node];
+        values.resize(values.len().max(output + 1), value);
+        values[output] = value;
+    }
 }
 
 impl Builder<'_> {
@@ -81,22 +106,22 @@ impl Builder<'_> {
             let tensor = TensorId { node: id, output: 0 };
             let desc = self.p.pruned.desc(tensor);
             let value = self.new_value(Value { tensor, desc, device, origin: Origin::Variable(id), alias_of: None });
-            self.computed.insert(tensor, value);
+            self.computed.set(tensor, value);
             return Ok(());
         }
         let sources = self.p.pruned.sources(&node);
         let mut controls: SmallVec<[StepNodeId; 2]> = SmallVec::new();
         for control in self.p.pruned.control_inputs(&node) {
-            controls.extend(self.step_nodes.get(&control).into_iter().flatten().copied());
+            controls.extend(self.step_nodes[control.index()].iter().copied());
         }
         // A known input's node may still run for its effects; this one then waits for it.
         for (source, tensor) in sources.iter().zip(&node.inputs) {
             if matches!(source, Source::Known(_) | Source::Planned) && self.p.pruned.signature.feed(*tensor).is_none() {
-                controls.extend(self.step_nodes.get(&tensor.node).into_iter().flatten().copied());
+                controls.extend(self.step_nodes[tensor.node.index()].iter().copied());
             }
         }
         let input_device = |b: &Self, i: usize| match sources[i] {
-            Source::Computed => b.p.value(b.computed[&node.inputs[i]]).device,
+            Source::Computed => b.p.value(b.computed.get(node.inputs[i])).device,
             _ => device,
         };
         if let Some(info) = self.all_reduce(&node, &sources) {
@@ -162,9 +187,9 @@ impl Builder<'_> {
             let candidate = Candidate { name, op, attrs: &attrs, device, inputs: &inputs, controls };
             if let Some(twin) = self.twins.find(&self.p, &candidate, id) {
                 for (output, value) in self.p.node(twin).outputs.iter().enumerate() {
-                    self.computed.insert(TensorId { node: node.id, output: output as u32 }, *value);
+                    self.computed.set(TensorId { node: node.id, output: output as u32 }, *value);
                 }
-                self.step_nodes.entry(node.id).or_default().push(twin);
+                self.step_nodes[node.id.index()].push(twin);
                 return Ok(());
             }
         }
@@ -173,7 +198,7 @@ impl Builder<'_> {
             let tensor = TensorId { node: node.id, output: output as u32 };
             let alias_of = aliases.as_ref().map(|a| (inputs[a[output].0], a[output].1));
             let value = self.new_value(Value { tensor, desc, device, origin: Origin::Computed(id), alias_of });
-            self.computed.insert(tensor, value);
+            self.computed.set(tensor, value);
             outputs.push(value);
         }
         let silent = written.is_empty()
@@ -192,7 +217,7 @@ impl Builder<'_> {
             silent: silent && !(aliases.is_some() && node.op.traits().stateful),
             fusion: None,
         });
-        self.step_nodes.entry(node.id).or_default().push(id);
+        self.step_nodes[node.id.index()].push(id);
         Ok(())
     }
 
@@ -222,7 +247,7 @@ impl Builder<'_> {
         if !fits || !sources.iter().all(|s| matches!(s, Source::Computed)) {
             return None;
         }
-        let inputs = || node.inputs.iter().map(|t| self.p.value(self.computed[t]));
+        let inputs = || node.inputs.iter().map(|t| self.p.value(self.computed.get(*t)));
         let devices: SmallVec<[DeviceId; 4]> = inputs().map(|v| v.device).collect();
         let bytes = inputs().next()?.desc.bytes();
         (bytes > 0 && self.machine.all_reduces(&devices)).then_some(AllReduceInfo { devices, bytes })
@@ -230,13 +255,13 @@ impl Builder<'_> {
 
     fn add_all_reduce(&mut self, node: &Node, info: AllReduceInfo, controls: &[StepNodeId]) {
         let id = StepNodeId(self.p.nodes.len() as u32);
-        let inputs: SmallVec<[ValueId; 4]> = node.inputs.iter().map(|t| self.computed[t]).collect();
+        let inputs: SmallVec<[ValueId; 4]> = node.inputs.iter().map(|t| self.computed.get(*t)).collect();
         let mut outputs = SmallVec::new();
         for (output, &device) in info.devices.iter().enumerate() {
             let tensor = TensorId { node: node.id, output: output as u32 };
             let (desc, origin) = (self.p.pruned.desc(tensor), Origin::Computed(id));
             let value = self.new_value(Value { tensor, desc, device, origin, alias_of: None });
-            self.computed.insert(tensor, value);
+            self.computed.set(tensor, value);
             outputs.push(value);
         }
         self.p.nodes.push(StepNode {
@@ -253,7 +278,7 @@ impl Builder<'_> {
             guards: SmallVec::new(),
             fusion: None,
         });
-        self.step_nodes.entry(node.id).or_default().push(id);
+        self.step_nodes[node.id.index()].push(id);
     }
 
     /// What a copy of a variable's buffer waits for, where this node reads one that may be elsewhere: all that the node
@@ -271,7 +296,7 @@ impl Builder<'_> {
             return SmallVec::new();
         }
         let computed = node.inputs.iter().zip(sources).filter(|(_, source)| matches!(source, Source::Computed));
-        let producers = computed.filter_map(|(t, _)| match self.p.value(self.computed[t]).origin {
+        let producers = computed.filter_map(|(t, _)| match self.p.value(self.computed.get(*t)).origin {
             Origin::Computed(producer) => Some(producer),
             _ => None,
         });
@@ -314,7 +339,7 @@ impl Builder<'_> {
         }
         let at_home = match source {
             Source::Fed(feed) => self.fed(*feed),
-            _ => self.computed[&tensor],
+            _ => self.computed.get(tensor),
         };
         self.on_device(at_home, device, after)
     }
@@ -389,7 +414,7 @@ impl Builder<'_> {
             } else if let Some(value) = self.p.pruned.value(tensor) {
                 Fetch::Known(value.clone())
             } else {
-                let value = self.on_device(self.computed[&tensor], DeviceId::HOST, &[]);
+                let value = self.on_device(self.computed.get(tensor), DeviceId::HOST, &[]);
                 Fetch::Value(self.kept_for_fetch(value))
             };
             self.p.fetches.push(fetch);

@@ -5,9 +5,11 @@
 
 use crate::base::{Code, DType, DeviceSpec, Diagnostic, Error, Result};
 use crate::device::{DeviceId, DeviceKind, Machine};
-use crate::graph::{DeviceRule, Node, NodeId};
+use crate::graph::{DEVICE_SCOPE, DeviceRule, Node, NodeId};
 use indexmap::IndexMap;
 use petgraph::unionfind::UnionFind;
+use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -38,7 +40,7 @@ pub struct Placement {
     /// The device.
     pub device: DeviceId,
     /// The rule that decided, in words.
-    pub reason: String,
+    pub reason: Cow<'static, str>,
     /// True if soft placement moved it from what was asked.
     pub soft: bool,
 }
@@ -102,7 +104,7 @@ pub fn place(nodes: &[Arc<Node>], which: &[NodeId], machine: &Machine, options: 
         }
     }
     // A group's members may be outside the placed nodes (a slot's variable, say); their requests count.
-    let mut members: Vec<Vec<NodeId>> = vec![Vec::new(); nodes.len()];
+    let mut members: Vec<SmallVec<[NodeId; 2]>> = vec![SmallVec::new(); nodes.len()];
     let mut wanted = vec![false; nodes.len()];
     for id in which {
         wanted[groups.find(id.0) as usize] = true;
@@ -224,7 +226,7 @@ fn place_group(
     default_device: Option<DeviceId>,
 ) -> std::result::Result<Vec<Placement>, Problems> {
     // Variables are asked first: what writes them follows them, as TensorFlow's reference edges do.
-    let mut order: Vec<&Arc<Node>> = group.iter().map(|id| &nodes[id.index()]).collect();
+    let mut order: SmallVec<[&Arc<Node>; 2]> = group.iter().map(|id| &nodes[id.index()]).collect();
     order.sort_by_key(|n| (!n.op.traits().variable, n.id));
     let mut request = DeviceSpec::any();
     let mut asked_by: Option<&Node> = None;
@@ -250,7 +252,7 @@ fn place_group(
             }
         }
     }
-    let candidates = machine.matching(&request);
+    let candidates = if request.is_empty() { Vec::new() } else { machine.matching(&request) };
     let capable = |device: &DeviceId| order.iter().all(|n| lacks(n, *device, machine).is_none());
     let chosen = if request.is_empty() {
         default_device.filter(capable).or_else(|| gpus_first(machine).into_iter().find(capable))
@@ -264,9 +266,9 @@ fn place_group(
     };
     let moved_from = if chosen.is_none() { Some(why_moved(&order, &request, &candidates, machine)) } else { None };
     let unasked = || match (&options.default_device, device) {
-        (DefaultDevice::FirstCapable, _) => "no device asked: the first that can run it".to_string(),
-        (DefaultDevice::Host, DeviceId::HOST) => "no device asked: the host".to_string(),
-        _ => format!("no device asked: the default, {device}"),
+        (DefaultDevice::FirstCapable, _) => "no device asked: the first that can run it".into(),
+        (DefaultDevice::Host, DeviceId::HOST) => "no device asked: the host".into(),
+        _ => Cow::Owned(format!("no device asked: the default, {device}")),
     };
     Ok(group
         .iter()
@@ -274,15 +276,17 @@ fn place_group(
             let node = &nodes[id.index()];
             let own = &node.device;
             let differs = !own.spec.is_empty() && !own.spec.allows(&machine.device(device).name);
-            let reason = match (&moved_from, &own.rule) {
-                (Some(why), _) if !own.spec.is_empty() || asked_by.is_some() => why.clone(),
+            let reason: Cow<'static, str> = match (&moved_from, &own.rule) {
+                (Some(why), _) if !own.spec.is_empty() || asked_by.is_some() => why.clone().into(),
                 (_, DeviceRule::Unset) if asked_by.is_none() => unasked(),
-                (_, DeviceRule::Unset) => format!("with {}", asked_by.map_or("", |n| &n.name)),
-                (None, _) if differs => format!("follows {}", asked_by.map_or("", |n| &n.name)),
+                (_, DeviceRule::Unset) => format!("with {}", asked_by.map_or("", |n| &n.name)).into(),
+                (None, _) if differs => format!("follows {}", asked_by.map_or("", |n| &n.name)).into(),
                 (_, DeviceRule::Colocated(with)) if own.spec.is_empty() && asked_by.is_none() => {
-                    format!("colocated with {with}, which asked for none")
+                    format!("colocated with {with}, which asked for none").into()
                 }
-                (_, rule) => rule.to_string(),
+                // The rule of most nodes, whose text is not made anew for each.
+                (_, DeviceRule::Scope) => DEVICE_SCOPE.into(),
+                (_, rule) => rule.to_string().into(),
             };
             Placement { device, reason, soft: differs && moved_from.is_some() }
         })

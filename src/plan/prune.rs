@@ -130,6 +130,9 @@ pub fn needed(nodes: &[Arc<Node>], signature: &Signature) -> Result<Vec<NodeId>>
 /// All of these op types in one message, each with nodes that have it.
 pub fn check_known(nodes: &[Arc<Node>], signature: &Signature) -> Result<()> {
     const SHOWN: usize = 3;
+    if !nodes.iter().any(|n| n.op.is_unknown()) {
+        return Ok(());
+    }
     let needed = reachable(nodes, signature, |_, _| true, |_| true);
     let mut types: BTreeMap<&str, Vec<&Node>> = BTreeMap::new();
     for node in nodes.iter().filter(|n| n.op.is_unknown() && needed[n.id.index()]) {
@@ -221,7 +224,10 @@ pub(super) fn reachable(
 }
 
 fn check_fed(nodes: &[Arc<Node>], signature: &Signature, needed: &[bool]) -> Result<()> {
-    let is_fed = |id: NodeId| signature.feeds.iter().any(|f| f.tensor.node == id);
+    let is_fed = |id: NodeId| {
+        let at = signature.feeds.partition_point(|f| f.tensor.node < id);
+        signature.feeds.get(at).is_some_and(|f| f.tensor.node == id)
+    };
     let missing: Vec<Diagnostic> = (nodes.iter().zip(needed))
         .filter(|(n, needed)| **needed && n.op.must_be_fed() && !is_fed(n.id))
         .map(|(n, _)| {

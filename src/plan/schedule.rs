@@ -10,6 +10,8 @@ use crate::base::{Code, Error, Result};
 use crate::device::{DeviceId, Lane, Machine, QueueId};
 use crate::graph::Cost;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A step, ready to be loaded.
 pub struct Schedule {
@@ -60,12 +62,11 @@ impl Schedule {
 
     /// The devices that do something in the step, or hold something that it uses.
     pub fn devices(&self) -> Vec<DeviceId> {
-        let works = |d: DeviceId| {
-            let mut queues = self.queues.iter().zip(&self.sequences);
-            queues.any(|(q, sequence)| q.device == d && !sequence.is_empty())
-        };
-        let holds = |d: DeviceId| self.step.values.iter().any(|v| v.device == d);
-        (0..self.memory.compute_bytes.len() as u16).map(DeviceId).filter(|&d| works(d) || holds(d)).collect()
+        let mut takes_part = vec![false; self.memory.compute_bytes.len()];
+        let working = self.queues.iter().zip(&self.sequences).filter(|(_, sequence)| !sequence.is_empty());
+        let holding = self.step.values.iter().map(|v| v.device);
+        working.map(|(q, _)| q.device).chain(holding).for_each(|d| takes_part[d.index()] = true);
+        (0..takes_part.len() as u16).map(DeviceId).filter(|d| takes_part[d.index()]).collect()
     }
 
     /// The nodes that hold most of a device's memory at their own time: name and bytes, largest first.
@@ -129,9 +130,9 @@ pub fn lay_out_timed(mut step: Partitioned, machine: &Machine, times: &mut Stage
     };
     let mut told = vec![false; step.nodes.len()];
     depends_on.iter().flatten().for_each(|p| told[p.index()] = true);
-    // What each queue knows to be done: by queue, how many of its nodes. Waiting teaches what the other knew.
-    let mut knows: Vec<Vec<u32>> = vec![vec![0; queues.len()]; queues.len()];
-    let mut knew: Vec<Vec<u32>> = vec![Vec::new(); step.nodes.len()];
+    // What each queue knows to be done on others: by queue, how many of its nodes. Waiting teaches what the other knew.
+    let mut knows: Vec<Arc<Known>> = vec![Arc::default(); queues.len()];
+    let mut knew: Vec<Option<Arc<Known>>> = vec![None; step.nodes.len()];
     let mut signals = vec![None; step.nodes.len()];
     let mut waits: Vec<SmallVec<[u32; 2]>> = vec![SmallVec::new(); step.nodes.len()];
     let mut events: Vec<SmallVec<[usize; 2]>> = Vec::new();
@@ -140,7 +141,8 @@ pub fn lay_out_timed(mut step: Partitioned, machine: &Machine, times: &mut Stage
         // A queue does not wait where it runs nothing.
         let waits_here = !(machine.is_cuda() && step.nodes[i].silent);
         for &producer in depends_on[i].iter().filter(|_| waits_here) {
-            if knows[queue][queue_of[producer.index()]] >= position[producer.index()] {
+            let (of, done) = (queue_of[producer.index()], position[producer.index()]);
+            if knows[queue].get(&of).is_some_and(|known| *known >= done) {
                 continue;
             }
             let event = *signals[producer.index()].get_or_insert_with(|| {
@@ -148,15 +150,17 @@ pub fn lay_out_timed(mut step: Partitioned, machine: &Machine, times: &mut Stage
                 events.len() as u32 - 1
             });
             waits[i].push(event);
-            if !events[event as usize].contains(&queue) {
-                events[event as usize].push(queue);
+            // No queue waits for an event twice: from then on it knows.
+            events[event as usize].push(queue);
+            let known = Arc::make_mut(&mut knows[queue]);
+            for (&of, &done) in knew[producer.index()].iter().flat_map(|k| k.iter()).filter(|(of, _)| **of != queue) {
+                let known = known.entry(of).or_default();
+                *known = done.max(*known);
             }
-            let learned = knew[producer.index()].clone();
-            knows[queue].iter_mut().zip(&learned).for_each(|(k, l)| *k = (*k).max(*l));
+            known.insert(of, done);
         }
-        knows[queue][queue] = position[i];
         if told[i] {
-            knew[i] = knows[queue].clone();
+            knew[i] = Some(knows[queue].clone());
         }
     }
     times.lap("schedule");
@@ -164,6 +168,9 @@ pub fn lay_out_timed(mut step: Partitioned, machine: &Machine, times: &mut Stage
     times.lap("memory");
     Schedule { step, queues, queue_of, sequences, waits, signals, events, phases, memory }
 }
+
+/// By queue: how many of its nodes are known to be done.
+type Known = BTreeMap<usize, u32>;
 
 /// What each node needs to be done. Where `through_silent` is set, nodes at which nothing runs stand for what they
 /// need themselves, so that nobody waits for a node that no queue runs.

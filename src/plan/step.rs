@@ -229,6 +229,15 @@ impl StepNode {
         }
     }
 
+    /// True for a product of matrices or a convolution, alone or with what is fused with it.
+    pub fn is_product(&self) -> bool {
+        let is_product = |op: OpRef| op.traits().product;
+        match self.fusion.as_deref() {
+            Some(Fusion::Chain(parts)) => parts.iter().any(|p| is_product(p.op)),
+            _ => self.op.is_some_and(is_product),
+        }
+    }
+
     /// The graph nodes that read an input: the node's own, or those that became one with it.
     pub fn readers(&self, input: usize) -> SmallVec<[NodeId; 2]> {
         match self.fusion.as_deref() {

@@ -84,7 +84,7 @@ impl PlacementTable {
                 bytes,
                 requested: variable.device().to_string(),
                 device,
-                reason: placement.reason.clone(),
+                reason: placement.reason.to_string(),
                 soft: placement.soft,
             });
         }
@@ -182,7 +182,7 @@ fn op_rows(node: &Node, placed: &Placed, machine: &Machine, name_of: &dyn Fn(Nod
         op: node.op_type().to_string(),
         requested: node.device.spec.to_string(),
         device: machine.device(placement.device).short_name(),
-        reason: placement.reason.clone(),
+        reason: placement.reason.to_string(),
         soft: placement.soft,
     };
     let device_of = |i: usize| placed.device(node.inputs[i].node);

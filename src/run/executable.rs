@@ -88,7 +88,7 @@ impl Executable {
                     turns.push((before, writer.add_all(&phase.beside, loader)?));
                 }
             } else if loader.machine.device(device).kind != DeviceKind::Cuda {
-                let here = schedule.queues.iter().position(|q| q.device == device).unwrap_or(0);
+                let here = schedule.queues.partition_point(|q| q.device < device);
                 writer.add_all(&schedule.sequences[here], loader)?;
             }
             for (view, feed, offset) in std::mem::take(&mut writer.feeds) {
@@ -259,12 +259,14 @@ impl Layout {
         let step = &schedule.step;
         let mut memory = Vec::new();
         let mut starts = vec![std::ptr::null_mut(); step.values.len()];
+        let mut by_device: Vec<Vec<usize>> = vec![Vec::new(); loader.machine.devices().len()];
+        step.values.iter().enumerate().for_each(|(i, value)| by_device[value.device.index()].push(i));
         for device in schedule.devices() {
+            let here = &by_device[device.index()];
             let info = loader.machine.device(device);
             let arena_bytes = schedule.memory.arena_bytes(device);
-            let constants = step.values.iter().enumerate().filter(|(_, v)| v.device == device && v.known().is_some());
             let constants: Vec<(usize, Arc<Array>)> =
-                constants.filter_map(|(i, v)| v.known().map(|a| (i, a.clone()))).collect();
+                here.iter().filter_map(|&i| Some((i, step.values[i].known()?.clone()))).collect();
             // Constants on the host are used where the graph holds them.
             let laid_down = if device.is_host() { 0 } else { constants.iter().map(|(_, a)| padded(a)).sum() };
             let total = arena_bytes.saturating_add(laid_down);
@@ -280,7 +282,8 @@ impl Layout {
                     at += padded(array);
                 }
             }
-            for (i, value) in step.values.iter().enumerate().filter(|(_, v)| v.device == device) {
+            for &i in here {
+                let value = &step.values[i];
                 let id = ValueId(i as u32);
                 if let Some(offset) = schedule.memory.offset(device, id) {
                     starts[i] = piece.address().wrapping_add(offset);

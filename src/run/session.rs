@@ -204,7 +204,8 @@ impl<'g> Session<'g> {
     ) -> Result<(Vec<Array>, RunMetadata)> {
         self.run_then(feeds, fetches, targets, true, |plan| {
             let executable = &plan.executable;
-            RunMetadata { spans: executable.spans(), copies: executable.copies().copied().collect() }
+            let total_ns = executable.step.total_ns();
+            RunMetadata { spans: executable.spans(), copies: executable.copies().copied().collect(), total_ns }
         })
     }
 
@@ -390,6 +391,7 @@ impl<'g> Session<'g> {
         if let Some(team) = self.host.get() {
             executable.run_host(team);
         }
+        executable.step.ended();
         if let Some(failure) = executable.step.take_failure() {
             let node = &step.nodes[failure.node as usize];
             let graph_node = step.pruned.node(node.node);

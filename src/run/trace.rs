@@ -1,7 +1,7 @@
 //! What a traced run tells: when each node ran, on which queue, and how many bytes it made or moved.
 
 use crate::device::{DeviceId, QueueId, Span};
-use crate::graph::TensorDesc;
+use crate::graph::{Cost, TensorDesc};
 use crate::plan::{CopyInfo, Schedule, StepNodeId};
 use std::sync::Arc;
 
@@ -22,6 +22,10 @@ pub struct NodeSpan {
     pub outputs: Vec<TensorDesc>,
     /// What it moved, if it is a copy.
     pub copy: Option<CopyInfo>,
+    /// True for products of matrices and convolutions, and for what is fused with one.
+    pub product: bool,
+    /// The work of its kernel by the cost model; none of copies.
+    pub cost: Cost,
 }
 
 impl NodeSpan {
@@ -37,6 +41,8 @@ impl NodeSpan {
             end_ns: span.end_ns.max(span.start_ns),
             outputs: node.outputs.iter().map(|v| schedule.step.value(*v).desc.clone()).collect(),
             copy: node.copy().copied(),
+            product: node.is_product(),
+            cost: schedule.cost(id),
         }
     }
 
@@ -53,4 +59,6 @@ pub struct RunMetadata {
     pub spans: Vec<NodeSpan>,
     /// The copies of the step.
     pub copies: Vec<CopyInfo>,
+    /// Nanoseconds from the beginning of the step to its end on all devices.
+    pub total_ns: u64,
 }

@@ -143,7 +143,7 @@ fn place_05() {
     let row = |name: &str| {
         let op = g.operation(name).unwrap();
         let row = table.get(op.id()).unwrap_or_else(|| panic!("no row for {name}"));
-        (op.device(), row.device, row.reason.clone())
+        (op.device(), row.device, row.reason.to_string())
     };
     for name in ["fc/w", "fc/b"] {
         assert_eq!(row(name), (host(), DeviceId::HOST, "variable rule: host".to_string()));

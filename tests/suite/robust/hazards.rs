@@ -57,6 +57,7 @@ const NONE: Traits = Traits {
     in_place: &[],
     fallible: false,
     checks_before_writing: false,
+    product: false,
     host_only: false,
     overwrites: false,
     no_gradient: false,
