@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 use turret::base::{DType, Shape};
 use turret::device::Machine;
 use turret::graph::{Graph, Init, Operation, Tensor, VariablePlacement, keys};
-use turret::layers::models::{Cifar10, MobileNetV2, cifar10, classification_loss, mobilenet_v2};
+use turret::layers::models::{Cifar10, Cnn, MobileNetV2, cifar10, classification_loss, cnn, mobilenet_v2};
 use turret::plan::StageTimes;
 use turret::run::Session;
 use turret::train::{BuiltTowers, Optimizer, Towers};
@@ -61,6 +61,7 @@ enum Network<'o> {
 
 enum ImageNetwork {
     Cifar10(Cifar10),
+    Cnn(Cnn),
     MobileNetV2(MobileNetV2),
 }
 
@@ -77,6 +78,10 @@ impl<'o> Network<'o> {
             ModelName::Cifar10 => {
                 let of = Cifar10 { classes: classes(10), ..Cifar10::default() };
                 images(Cifar10::SIZE, of.classes, ImageNetwork::Cifar10(of))
+            }
+            ModelName::Cnn => {
+                let of = Cnn { classes: classes(10), ..Cnn::default() };
+                images(Cnn::SIZE, of.classes, ImageNetwork::Cnn(of))
             }
             ModelName::MobilenetV2 => {
                 let of = MobileNetV2 { classes: classes(1000), width: options.width, ..MobileNetV2::default() };
@@ -108,6 +113,7 @@ impl<'o> Network<'o> {
         match self {
             Network::Mlp { dims, .. } => tower(g, x, target, dims),
             Network::Images { of: ImageNetwork::Cifar10(of), .. } => classification_loss(cifar10(x, *of), target),
+            Network::Images { of: ImageNetwork::Cnn(of), .. } => classification_loss(cnn(x, *of), target),
             Network::Images { of: ImageNetwork::MobileNetV2(of), .. } => {
                 classification_loss(mobilenet_v2(x, true, *of), target)
             }

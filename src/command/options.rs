@@ -131,6 +131,8 @@ pub(super) enum ModelName {
     Mlp,
     /// The network of TensorFlow's CIFAR-10 tutorial
     Cifar10,
+    /// Two convolutions of 5 by 5 with pools and three affine layers, for comparisons
+    Cnn,
     /// MobileNetV2
     #[value(name = "mobilenet_v2", alias = "mobilenet-v2")]
     MobilenetV2,
@@ -262,7 +264,7 @@ pub(super) struct ModelOptions {
     /// The built-in model
     #[arg(long, value_enum, default_value = "mlp")]
     pub model: ModelName,
-    /// Rows of one step over all towers; without it 2000 of mlp, 128 of cifar10, 32 of mobilenet_v2
+    /// Rows of one step over all towers; without it 2000 of mlp, 128 of cifar10 and cnn, 32 of mobilenet_v2
     #[arg(long, visible_alias = "global-batch", value_name = "ROWS", value_parser = size)]
     batch: Option<usize>,
     /// Rows of one step in each tower, instead of --batch
@@ -274,10 +276,10 @@ pub(super) struct ModelOptions {
     /// Size of a row of the input of mlp
     #[arg(long, value_name = "SIZE", default_value = "600", value_parser = size)]
     pub dim_in: usize,
-    /// Height and width of images; without it 24 of cifar10, 224 of mobilenet_v2
+    /// Height and width of images; without it 24 of cifar10 and cnn, 224 of mobilenet_v2
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub image_size: Option<usize>,
-    /// Classes of images; without it 10 of cifar10, 1000 of mobilenet_v2
+    /// Classes of images; without it 10 of cifar10 and cnn, 1000 of mobilenet_v2
     #[arg(long, value_name = "N", value_parser = size)]
     pub classes: Option<usize>,
     /// What mobilenet_v2's numbers of channels are multiplied by
@@ -317,7 +319,7 @@ impl ModelOptions {
     pub fn global_batch(&self, towers: usize) -> usize {
         let usual = match self.model {
             ModelName::Mlp => 2000,
-            ModelName::Cifar10 => 128,
+            ModelName::Cifar10 | ModelName::Cnn => 128,
             ModelName::MobilenetV2 => 32,
         };
         self.tower_batch.map_or(self.batch.unwrap_or(usual), |rows| rows * towers)

@@ -1,13 +1,15 @@
 //! `Conv2D` and `DepthwiseConv2dNative`, the gradients of their images and filters, and the methods that build them.
 //!
-//! Absent: sizes (`conv_geometry.rs`, `window.rs`), loops (`conv_kernel.rs`, `conv_filter_kernel.rs`,
-//! `depthwise_kernel.rs`), launches (`cuda_conv.rs`), the test cases (`conv_cases.rs`).
+//! Absent: sizes (`conv_geometry.rs`, `window.rs`), loops (`conv_strips.rs`,
+//! `conv_strips_filter.rs`, `conv_kernel.rs`, `conv_filter_kernel.rs`, `depthwise_kernel.rs`), launches (`cuda_conv.rs`), the test cases (`conv_cases.rs`).
 
 use super::conv_geometry::{Conv, Kind, Of, infer};
 use super::shape_facts::ShapeN;
 use super::support::{dims_array, node, shape_of};
 use super::window::{DataFormat, Padding};
-use super::{conv_cases, conv_filter_kernel, conv_kernel, cuda_conv, depthwise_kernel};
+use super::{
+    conv_cases, conv_filter_kernel, conv_kernel, conv_strips, conv_strips_filter, cuda_conv, depthwise_kernel,
+};
 use crate::base::DType;
 use crate::device::CpuKernel;
 use crate::device::cuda::CudaKernel;
@@ -137,6 +139,14 @@ impl Op for ConvOp {
         let conv = Conv::of(self.kind, self.of, c)?;
         // A full filter of single channels is a depthwise one.
         let alone = conv.depth() == 1 && conv.groups > 1;
+        let strips = c.outputs[0].dtype == DType::F32 && conv.format == DataFormat::Nhwc;
+        if strips && !alone {
+            return Ok(match self.of {
+                Of::Output => conv_strips::forward(&conv),
+                Of::Image => conv_strips::backward(&conv),
+                Of::Filter => conv_strips_filter::filter_gradient(&conv),
+            });
+        }
         Ok(match (self.of, alone, c.outputs[0].dtype) {
             (Of::Output, false, DType::F32) => conv_kernel::forward::<f32>(&conv),
             (Of::Output, false, DType::F64) => conv_kernel::forward::<f64>(&conv),

@@ -6,6 +6,7 @@
 //! (`depthwise_kernel.rs`).
 
 use super::conv_geometry::{Axis, Conv};
+use super::conv_turn::{turn, turned_len};
 use super::elementwise::{Shared, fill};
 use super::number::Number;
 use super::scratch::Scratch;
@@ -435,9 +436,10 @@ pub(super) fn forward<T: Number>(conv: &Conv) -> CpuKernel {
 
 /// The kernel of the image's gradient, of the filter (input 1) and the output's gradient (input 2).
 pub(super) fn backward<T: Number>(conv: &Conv) -> CpuKernel {
+    let sweeps = Sweep::backward(conv);
     let mut first = 0;
     let mut all = Vec::new();
-    for sweep in Sweep::backward(conv) {
+    for &sweep in &sweeps {
         let rows = sweep.taps() * sweep.depth;
         all.push(Blocks::new(sweep, (first, rows * sweep.width, sweep.width)));
         first += rows * sweep.width * sweep.groups;
@@ -445,7 +447,7 @@ pub(super) fn backward<T: Number>(conv: &Conv) -> CpuKernel {
     let covered: usize = all.iter().map(|b| b.sweep.rows()).sum();
     let covers = covered == conv.image[0] * conv.image[1] && conv.out.iter().all(|&n| n > 0);
     let scratch = scratch_for::<T>(&all);
-    let turned = Mutex::new(vec![T::ZERO; first]);
+    let turned = Mutex::new(vec![T::ZERO; turned_len(&sweeps)]);
     let conv = *conv;
     Box::new(move |l| {
         // Every launch overwrites all of it, so a poisoned lock does not matter.
@@ -455,41 +457,8 @@ pub(super) fn backward<T: Number>(conv: &Conv) -> CpuKernel {
         if !covers {
             fill(l.team(), target, T::ZERO);
         }
-        turn(l.team(), &conv, &all, filter, &mut turned);
+        turn(l.team(), &conv, &sweeps, filter, &mut turned);
         run(l.team(), &all, &scratch, gradient, &turned, target);
         Ok(())
     })
-}
-
-/// Lays the filter out for the backward sweeps: by sweep and group, a row for each tap and filter, with the channels in it.
-fn turn<T: Number>(team: &Team, conv: &Conv, all: &[Blocks], filter: &[T], turned: &mut [T]) {
-    const TILE: usize = 16;
-    let to = Shared::new(turned.as_mut_ptr());
-    let taps: usize = all.iter().map(|b| b.sweep.taps()).sum();
-    team.chunks(taps * conv.groups, 1, |part| {
-        for part in part {
-            let (mut tap, group) = (part / conv.groups, part % conv.groups);
-            let Some(blocks) = all.iter().find(|b| {
-                let here = tap < b.sweep.taps();
-                tap -= if here { 0 } else { b.sweep.taps() };
-                here
-            }) else {
-                return;
-            };
-            let Sweep { axes: [down, across], depth, width, .. } = blocks.sweep;
-            let (y, x) = (down.tap(tap / across.taps), across.tap(tap % across.taps));
-            let from = &filter[(y * conv.taps[1] + x) * width * conv.filters + group * depth..];
-            let first = blocks.filter + group * blocks.group + tap * depth * width;
-            for row in (0..depth).step_by(TILE) {
-                for column in (0..width).step_by(TILE) {
-                    for r in row..depth.min(row + TILE) {
-                        for c in column..width.min(column + TILE) {
-                            // SAFETY: every part writes the rows of its own tap and group.
-                            unsafe { to.get().add(first + r * width + c).write(from[c * conv.filters + r]) }
-                        }
-                    }
-                }
-            }
-        }
-    });
 }

@@ -38,6 +38,10 @@ mod conv_cases;
 mod conv_filter_kernel;
 mod conv_geometry;
 mod conv_kernel;
+mod conv_lines;
+mod conv_strips;
+mod conv_strips_filter;
+mod conv_turn;
 mod copy;
 mod cuda_apply;
 mod cuda_conv;
@@ -100,6 +104,7 @@ mod stack;
 mod state;
 mod strided;
 mod strided_slice;
+mod strip;
 mod support;
 #[cfg(test)]
 mod table_tests;

@@ -47,6 +47,18 @@ fn cifar10_is_placed_and_trained() {
 }
 
 #[test]
+fn the_cnn_is_placed_and_trained() {
+    let cnn = ["--model", "cnn", "--batch", "4", "--image-size", "8"];
+    let placed = document(&[&["place", "--json"], &cnn[..]].concat());
+    assert_eq!(names(&placed)[..3], ["layer0/w", "layer0/b", "layer1/w"]);
+    let run = ["run", "--json", "--fetch", "loss", "--target", "GradientDescent", "--steps", "2"];
+    let steps = document(&[&run, &cnn[..]].concat());
+    let losses: Vec<f64> = (0..2).map(|i| steps["steps"][i]["fetches"]["loss"].as_f64().expect("a loss")).collect();
+    // About ln 10.
+    assert!((2.0..3.0).contains(&losses[0]) && losses[1] < losses[0], "{losses:?}");
+}
+
+#[test]
 fn mobilenet_v2_is_placed_and_trained() {
     let placed = document(&[&["place", "--json"], &MOBILENET[..]].concat());
     assert_eq!(names(&placed).len(), 262);

@@ -1,11 +1,13 @@
-//! Whole networks: the program of the CIFAR-10 tutorial, and MobileNetV2.
+//! Whole networks: the program of the CIFAR-10 tutorial, MobileNetV2, and one that frameworks are compared on.
 //!
 //! Each is a function from images to the classes' scores, for the body of a tower; variables follow the scopes' rules.
 
 mod cifar10;
+mod cnn;
 mod mobilenet_v2;
 
 pub use cifar10::{Cifar10, cifar10};
+pub use cnn::{Cnn, cnn};
 pub use mobilenet_v2::{MobileNetV2, mobilenet_v2};
 
 use crate::graph::{Tensor, keys};

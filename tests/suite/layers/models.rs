@@ -4,7 +4,7 @@ use super::recorded::{check_network, x};
 use turret::base::DType;
 use turret::graph::{Graph, keys};
 use turret::layers::layer_parameters;
-use turret::layers::models::{Cifar10, MobileNetV2, cifar10, classification_loss, mobilenet_v2};
+use turret::layers::models::{Cifar10, Cnn, MobileNetV2, cifar10, classification_loss, cnn, mobilenet_v2};
 
 #[test]
 fn cifar10_is_the_tutorials() {
@@ -20,6 +20,24 @@ fn cifar10_is_the_tutorials() {
     assert_eq!(penalties, [of("local3"), of("local4")]);
     let total: usize = layer_parameters(&g).iter().map(|l| l.trainable).sum();
     assert_eq!(total, 1_068_298);
+}
+
+#[test]
+fn the_cnn_trains_as_in_tensorflow() {
+    check_network("cnn", |g| cnn(x(g, &[2, 12, 12, 3]), Cnn::default()));
+    let g = Graph::new();
+    assert_eq!(cnn(x(&g, &[2, 24, 24, 3]), Cnn::default()).shape().to_dims().unwrap()[..], [2, 10]);
+    let total: usize = layer_parameters(&g).iter().map(|l| l.trainable).sum();
+    assert_eq!(total, 1_068_298);
+    for (options, said) in [
+        (Cnn { filters: 0, ..Cnn::default() }, "layer 'layer0': want 1 or more filters, got 0"),
+        (Cnn { units: [384, 0], ..Cnn::default() }, "layer 'layer3': want 1 or more units, got 0"),
+    ] {
+        let g = Graph::new();
+        assert!(cnn(x(&g, &[1, 24, 24, 3]), options).is_poison());
+        let message = g.check().unwrap_err().to_string();
+        assert!(message.starts_with(said), "{message}");
+    }
 }
 
 #[test]

@@ -85,6 +85,28 @@ def cifar10(images):
     return affine(h, "softmax_linear", 10, 1 / 192.0, tf.identity)
 
 
+def cnn(images):
+    """Two convolutions of 5 by 5 with pools, three affine layers."""
+
+    def variables(*shape):
+        weights = tf.get_variable("w", shape, initializer=tf.truncated_normal_initializer())
+        return weights, tf.get_variable("b", shape[-1:], initializer=tf.zeros_initializer())
+
+    h = images
+    for i in range(2):
+        with tf.variable_scope("layer%d" % i):
+            weights, biases = variables(5, 5, h.shape[3], 64)
+            h = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(h, weights, strides=1, padding="SAME"), biases))
+        h = tf.nn.max_pool(h, ksize=3, strides=2, padding="SAME")
+    h = tf.reshape(h, [images.shape[0], -1])
+    for i, units in enumerate([384, 192, 10]):
+        with tf.variable_scope("layer%d" % (2 + i)):
+            weights, biases = variables(h.shape[1], units)
+            h = tf.nn.bias_add(tf.matmul(h, weights), biases)
+        h = tf.nn.relu(h) if i < 2 else h
+    return h
+
+
 def mobilenet_v2(**options):
     return tf.keras.applications.MobileNetV2(weights=None, classifier_activation=None, **options)
 
@@ -134,6 +156,7 @@ PROGRAMS = {
 # Whose variables are many: only their means and root mean squares are recorded, and no names of ops.
 LARGE = {
     "cifar10": lambda: cifar10(x(2, 12, 12, 3)),
+    "cnn": lambda: cnn(x(2, 12, 12, 3)),
     "mobilenet_v2": lambda: trained(
         mobilenet_v2(input_shape=(64, 64, 3), alpha=0.35, classes=5), x(4, 64, 64, 3)
     ),
