@@ -9,6 +9,7 @@ use super::support::{dims_array, node, shape_of};
 use super::window::{DataFormat, Padding};
 use super::{
     conv_cases, conv_filter_kernel, conv_kernel, conv_strips, conv_strips_filter, cuda_conv, depthwise_kernel,
+    winograd_filter_kernel, winograd_kernel,
 };
 use crate::base::DType;
 use crate::device::CpuKernel;
@@ -142,9 +143,10 @@ impl Op for ConvOp {
         let strips = c.outputs[0].dtype == DType::F32 && conv.format == DataFormat::Nhwc;
         if strips && !alone {
             return Ok(match self.of {
-                Of::Output => conv_strips::forward(&conv),
-                Of::Image => conv_strips::backward(&conv),
-                Of::Filter => conv_strips_filter::filter_gradient(&conv),
+                Of::Output => winograd_kernel::forward(&conv).unwrap_or_else(|| conv_strips::forward(&conv)),
+                Of::Image => winograd_kernel::backward(&conv).unwrap_or_else(|| conv_strips::backward(&conv)),
+                Of::Filter => winograd_filter_kernel::filter_gradient(&conv)
+                    .unwrap_or_else(|| conv_strips_filter::filter_gradient(&conv)),
             });
         }
         Ok(match (self.of, alone, c.outputs[0].dtype) {

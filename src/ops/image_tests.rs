@@ -189,6 +189,8 @@ fn convolutions_in_several_parts_are_exact() {
         (1, [12, 12], 200, 3, 40, 1, 2),
         (2, [5, 5], 96, 1, 300, 1, 1),
         (3, [16, 16], 24, 3, 36, 2, 1),
+        (3, [7, 9], 32, 5, 48, 1, 1),
+        (3, [13, 14], 48, 3, 16, 1, 1),
     ];
     for (batch, image, channels, window, filters, groups, stride) in all {
         for format in ["NHWC", "NCHW"] {

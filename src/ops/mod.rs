@@ -117,6 +117,9 @@ mod updates;
 mod values;
 mod variable_copy;
 mod window;
+mod winograd;
+mod winograd_filter_kernel;
+mod winograd_kernel;
 
 use crate::graph::OpRef;
 
