@@ -1,7 +1,8 @@
 //! `Conv2D` and `DepthwiseConv2dNative`, the gradients of their images and filters, and the methods that build them.
 //!
-//! Absent: sizes (`conv_geometry.rs`, `window.rs`), loops (`conv_strips.rs`,
-//! `conv_strips_filter.rs`, `conv_kernel.rs`, `conv_filter_kernel.rs`, `depthwise_kernel.rs`), launches (`cuda_conv.rs`), the test cases (`conv_cases.rs`).
+//! Absent: sizes (`conv_geometry.rs`, `window.rs`), loops (`winograd_kernel.rs`, `winograd_filter_kernel.rs`,
+//! `conv_strips.rs`, `conv_strips_filter.rs`, `conv_kernel.rs`, `conv_filter_kernel.rs`, `depthwise_kernel.rs`), launches
+//! (`cuda_conv.rs`), the test cases (`conv_cases.rs`).
 
 use super::conv_geometry::{Conv, Kind, Of, infer};
 use super::shape_facts::ShapeN;

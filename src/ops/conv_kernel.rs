@@ -1,9 +1,10 @@
-//! Convolutions on the host: blocks of the patch matrix, packed into scratch memory that fits a cache, times the filter
-//! by crate `gemm`. A window of one element without stride needs no patches, and is a plain product.
+//! Convolutions on the host, of any float and layout: blocks of the patch matrix, packed into scratch memory that fits a
+//! cache, times the filter by crate `gemm`. A window of one element without stride needs no patches, and is a plain
+//! product. `float32` with channels last has faster ways (`conv_strips.rs`, `winograd_kernel.rs`).
 //!
 //! Invariant: what is cut into blocks, and where, depends on the sizes alone, so that results are bit-equal for any
-//! number of threads. Absent: the filter's gradient (`conv_filter_kernel.rs`), filters of single channels
-//! (`depthwise_kernel.rs`).
+//! number of threads. Absent: the filter's gradient (`conv_filter_kernel.rs`), the filter turned (`conv_turn.rs`), filters
+//! of single channels (`depthwise_kernel.rs`).
 
 use super::conv_geometry::{Axis, Conv};
 use super::conv_turn::{turn, turned_len};
