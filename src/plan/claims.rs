@@ -7,6 +7,7 @@ use super::step::{Origin, Partitioned, ValueId};
 use crate::base::{Code, Diagnostic, Result};
 use crate::device::DeviceId;
 use crate::graph::{Node, TensorDesc};
+use std::collections::HashSet;
 
 /// Checks what a node writes: variables on its device, each once.
 pub(super) fn written(
@@ -20,7 +21,8 @@ pub(super) fn written(
         let message = format!("'{}' ({}) {what}", node.name, node.op_type());
         Err(Diagnostic::at(Code::InvalidArgument, message, node.source).into())
     };
-    for (at, &i) in places.iter().enumerate() {
+    let mut written = HashSet::with_capacity(places.len());
+    for &i in places {
         let value = p.value(inputs[i]);
         let name = &p.pruned.node(value.tensor.node).name;
         if value.copy_of_variable(p) {
@@ -32,7 +34,7 @@ pub(super) fn written(
                 p.tensor_name(value.tensor)
             ));
         }
-        if places[..at].iter().any(|&other| inputs[other] == inputs[i]) {
+        if !written.insert(inputs[i]) {
             return refuse(format!("writes variable '{name}' twice; change it once"));
         }
     }

@@ -11,6 +11,7 @@ use crate::graph::NodeId;
 use indexmap::{IndexMap, IndexSet};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::sync::Arc;
 
@@ -145,8 +146,9 @@ impl Accesses {
 
 /// The inputs that a node reads and does not write.
 fn read_only(node: &StepNode) -> impl Iterator<Item = ValueId> + '_ {
-    let places = node.written_places();
-    node.inputs.iter().enumerate().filter(move |(i, _)| !places.contains(i)).map(|(_, value)| *value)
+    let mut written: SmallVec<[bool; 8]> = SmallVec::from_elem(false, node.inputs.len());
+    node.written_places().into_iter().for_each(|i| written[i] = true);
+    node.inputs.iter().zip(written).filter(|(_, written)| !written).map(|(value, _)| *value)
 }
 
 /// Of which time a value in a variable's buffer is.
@@ -166,42 +168,54 @@ fn taken(p: &Partitioned, mut value: ValueId) -> Taken {
 
 /// What runs after each writer, by the edges that the program gave.
 struct Reach {
-    after: HashMap<StepNodeId, Vec<bool>>,
+    /// Those after each writer, by their ids.
+    after: HashMap<StepNodeId, Vec<StepNodeId>>,
+    /// By node: whether it comes after any of these writers.
+    any: Vec<bool>,
 }
 
 impl Reach {
     fn from_writers(p: &Partitioned, accesses: &Accesses, successors: &[Vec<StepNodeId>]) -> Reach {
-        let mut after = HashMap::new();
+        let mut reach = Reach { after: HashMap::new(), any: vec![false; p.nodes.len()] };
+        // By node: the last writer, counted from 1, from which it was reached.
+        let mut reached = vec![0; p.nodes.len()];
         let read: IndexSet<NodeId> = accesses.reads.iter().map(|a| a.variable).collect();
         let can_fail = p.nodes.iter().any(|n| can_fail(p, n));
         for (variable, writers) in &accesses.writers {
             if writers.len() > 1 || read.contains(variable) || can_fail {
                 for &writer in writers {
-                    after.entry(writer).or_insert_with(|| reachable(writer, successors));
+                    let turn = reach.after.len() as u32 + 1;
+                    if let Entry::Vacant(new) = reach.after.entry(writer) {
+                        let after = new.insert(reachable(writer, successors, &mut reached, turn));
+                        after.iter().for_each(|n| reach.any[n.index()] = true);
+                    }
                 }
             }
         }
-        Reach { after }
+        reach
     }
 
     fn is_after(&self, node: StepNodeId, writer: StepNodeId) -> bool {
-        self.after.get(&writer).is_some_and(|a| a[node.index()])
+        self.after.get(&writer).is_some_and(|a| a.binary_search(&node).is_ok())
     }
 
     fn is_after_any(&self, node: StepNodeId) -> bool {
-        self.after.values().any(|a| a[node.index()])
+        self.any[node.index()]
     }
 }
 
-fn reachable(from: StepNodeId, successors: &[Vec<StepNodeId>]) -> Vec<bool> {
-    let mut marked = vec![false; successors.len()];
+/// What comes after a node, by their ids. `reached` holds turns before this one.
+fn reachable(from: StepNodeId, successors: &[Vec<StepNodeId>], reached: &mut [u32], turn: u32) -> Vec<StepNodeId> {
+    let mut found = Vec::new();
     let mut pending: Vec<StepNodeId> = successors[from.index()].clone();
     while let Some(node) = pending.pop() {
-        if !std::mem::replace(&mut marked[node.index()], true) {
+        if std::mem::replace(&mut reached[node.index()], turn) != turn {
+            found.push(node);
             pending.extend(&successors[node.index()]);
         }
     }
-    marked
+    found.sort_unstable();
+    found
 }
 
 /// Which nodes come after each: readers, those that wait, and those that further edges say.

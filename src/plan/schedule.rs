@@ -121,13 +121,7 @@ pub fn lay_out_timed(mut step: Partitioned, machine: &Machine, times: &mut Stage
         sequence.push(StepNodeId(i as u32));
     }
     let phases = if machine.is_cuda() { plan_phases(&step, machine) } else { Vec::new() };
-    let depends_on: Vec<SmallVec<[StepNodeId; 4]>> = {
-        let all = dependencies(&step, machine.is_cuda());
-        let elsewhere = |i: usize, list: SmallVec<[StepNodeId; 4]>| {
-            list.into_iter().filter(|p| queue_of[p.index()] != queue_of[i]).collect()
-        };
-        all.into_iter().enumerate().map(|(i, list)| elsewhere(i, list)).collect()
-    };
+    let depends_on = depends_on_others(&step, &queue_of, machine.is_cuda());
     let mut told = vec![false; step.nodes.len()];
     depends_on.iter().flatten().for_each(|p| told[p.index()] = true);
     // What each queue knows to be done on others: by queue, how many of its nodes. Waiting teaches what the other knew.
@@ -172,22 +166,39 @@ pub fn lay_out_timed(mut step: Partitioned, machine: &Machine, times: &mut Stage
 /// By queue: how many of its nodes are known to be done.
 type Known = BTreeMap<usize, u32>;
 
-/// What each node needs to be done. Where `through_silent` is set, nodes at which nothing runs stand for what they
-/// need themselves, so that nobody waits for a node that no queue runs.
-fn dependencies(step: &Partitioned, through_silent: bool) -> Vec<SmallVec<[StepNodeId; 4]>> {
-    let mut all: Vec<SmallVec<[StepNodeId; 4]>> = Vec::with_capacity(step.nodes.len());
-    for node in &step.nodes {
-        let mut needs: SmallVec<[StepNodeId; 4]> = SmallVec::new();
-        for producer in step.needed_nodes(node) {
-            match through_silent && step.node(producer).silent {
-                true => needs.extend(all[producer.index()].iter().copied()),
-                false => needs.push(producer),
+/// What each node needs to be done on other queues. Where `through_silent` is set, nodes at which nothing runs stand for
+/// what they need themselves, so that nobody waits for a node that no queue runs.
+fn depends_on_others(step: &Partitioned, queue_of: &[usize], through_silent: bool) -> Vec<SmallVec<[StepNodeId; 2]>> {
+    let of_silent = if through_silent { needs_of_silent(step) } else { Vec::new() };
+    let nodes = step.nodes.iter().enumerate();
+    nodes
+        .map(|(i, node)| {
+            let needed = step.needed_nodes(node);
+            let elsewhere = |p: &StepNodeId| queue_of[p.index()] != queue_of[i];
+            if !through_silent {
+                return needed.filter(elsewhere).collect();
             }
-        }
-        if through_silent {
+            let mut needs: SmallVec<[StepNodeId; 2]> =
+                needed.flat_map(|p| of_silent[p.index()].iter().copied()).collect();
             needs.sort_unstable();
             needs.dedup();
+            needs.retain(|p| elsewhere(p));
+            needs
+        })
+        .collect()
+}
+
+/// What stands for each node: itself, or what a node at which nothing runs needs.
+fn needs_of_silent(step: &Partitioned) -> Vec<SmallVec<[StepNodeId; 2]>> {
+    let mut all: Vec<SmallVec<[StepNodeId; 2]>> = Vec::with_capacity(step.nodes.len());
+    for (i, node) in step.nodes.iter().enumerate() {
+        let mut needs: SmallVec<[StepNodeId; 2]> = SmallVec::new();
+        match node.silent {
+            true => step.needed_nodes(node).for_each(|p| needs.extend_from_slice(&all[p.index()])),
+            false => needs.push(StepNodeId(i as u32)),
         }
+        needs.sort_unstable();
+        needs.dedup();
         all.push(needs);
     }
     all
