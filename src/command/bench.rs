@@ -225,6 +225,11 @@ fn measure(prepared: &[(Callable<'_, '_>, Vec<&Array>)], args: &BenchArgs) -> Re
     Ok(times)
 }
 
+/// With as many digits as tell short steps apart.
+fn milliseconds(ms: f64) -> String {
+    if ms < 1.0 { format!("{ms:.5}") } else { format!("{ms:.3}") }
+}
+
 impl Rows {
     fn text(&self) -> String {
         let heads =
@@ -236,9 +241,9 @@ impl Rows {
                 r.towers.map_or_else(|| "-".to_string(), |towers| towers.to_string()),
                 r.variables.to_string(),
                 r.devices.clone(),
-                format!("{:.3}", r.ms_median),
-                format!("{:.3}", r.ms_min),
-                format!("{:.3}", r.ms_max),
+                milliseconds(r.ms_median),
+                milliseconds(r.ms_min),
+                milliseconds(r.ms_max),
                 format!("{:.1}", r.gflops_per_s),
                 r.copies.to_string(),
                 human_bytes(r.copy_bytes),
@@ -249,8 +254,8 @@ impl Rows {
             let parts = [r.step.ms, r.step.products_ms, r.step.others_ms, r.step.copies_ms, r.step.waiting_ms];
             let named =
                 [r.towers.map_or_else(|| "-".to_string(), |towers| towers.to_string()), r.variables.to_string()];
-            let amounts = [format!("{:.3}", r.flops / 1e9), human_bytes(r.kernel_bytes as u64)];
-            named.into_iter().chain(parts.map(|ms| format!("{ms:.3}"))).chain(amounts).collect::<Vec<String>>()
+            let amounts = [format!("{:.6}", r.flops / 1e9), human_bytes(r.kernel_bytes as u64)];
+            named.into_iter().chain(parts.map(milliseconds)).chain(amounts).collect::<Vec<String>>()
         });
         let parts =
             ["towers", "variables", "traced", "products", "others", "copies", "waiting", "GFLOP", "kernels' bytes"];

@@ -26,6 +26,9 @@ const BUILD: [&str; 4] = ["forward", "gradients", "average", "apply"];
 /// Stages that run something, which are not part of getting ready.
 const RUN: [&str; 2] = ["initialize", "first step"];
 
+/// Milliseconds below which a stage's time says nothing of its growth.
+const TELLING_MS: f64 = 0.005;
+
 /// What grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(super) enum Case {
@@ -62,7 +65,8 @@ struct Row {
     plan_ms: f64,
     /// By stage, in order.
     stages_ms: IndexMap<&'static str, f64>,
-    /// By stage: what its time is multiplied by for each doubling of the size, since the row before of the same case.
+    /// By stage that takes long enough: what its time is multiplied by for each doubling of the size, since the row before
+    /// of the same case.
     growth: Option<IndexMap<&'static str, f64>>,
     /// By how much the process's memory rose at most; only on Linux.
     rss_rise_bytes: Option<u64>,
@@ -139,7 +143,8 @@ fn row(case: Case, size: usize, mut rounds: Vec<Round>) -> Row {
 fn growth(before: &Row, now: &Row) -> IndexMap<&'static str, f64> {
     let doublings = (now.size as f64 / before.size as f64).log2();
     let times = now.stages_ms.iter().filter_map(|(stage, ms)| Some((*stage, *ms, *before.stages_ms.get(stage)?)));
-    times.map(|(stage, ms, earlier)| (stage, (ms / earlier.max(1e-6)).powf(1.0 / doublings))).collect()
+    let told = times.filter(|(_, _, earlier)| *earlier >= TELLING_MS);
+    told.map(|(stage, ms, earlier)| (stage, (ms / earlier).powf(1.0 / doublings))).collect()
 }
 
 fn measure(global: &GlobalOptions, args: &BenchArgs, case: Case, size: usize) -> Result<Round> {
