@@ -35,9 +35,9 @@ pub(super) struct GlobalOptions {
     /// Whether steps on CUDA GPUs are replayed as CUDA graphs
     #[arg(long, global = true, value_enum, value_name = "SWITCH", default_value = "on")]
     cuda_graphs: Switch,
-    /// Whether chains of element-wise operations become one CUDA kernel
+    /// Whether several operations become one kernel: products with what follows them, element-wise chains, reductions
     #[arg(long, global = true, value_enum, value_name = "SWITCH", default_value = "on")]
-    cuda_fusion: Switch,
+    fusion: Switch,
     /// Whether sums over CUDA GPUs are NCCL calls, where NCCL is there
     #[arg(long, global = true, value_enum, value_name = "SWITCH", default_value = "on")]
     nccl: Switch,
@@ -84,10 +84,10 @@ impl GlobalOptions {
         options.cuda = CudaOptions {
             graphs: self.cuda_graphs == Switch::On,
             tf32: self.tf32,
-            fusion: self.cuda_fusion == Switch::On,
             nccl: self.nccl == Switch::On,
             cudnn: self.cudnn == Switch::On,
         };
+        options.fusion = self.fusion == Switch::On;
         if self.soft_placement { options.soft() } else { options }
     }
 

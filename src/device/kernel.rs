@@ -130,6 +130,11 @@ impl<'a> Launch<'a> {
         (view.start.cast(), view.len)
     }
 
+    /// All that it was made of.
+    pub(super) fn parts(&self) -> (&'a [View], &'a [View], &'a Team) {
+        (self.inputs, self.outputs, self.team)
+    }
+
     /// The type of an input.
     pub fn input_dtype(&self, i: usize) -> DType {
         self.inputs[i].dtype

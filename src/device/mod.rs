@@ -15,6 +15,7 @@ mod process;
 mod program;
 mod queue;
 mod team;
+mod tiles;
 mod waiter;
 
 pub use kernel::{CpuKernel, Launch, View};
@@ -25,4 +26,5 @@ pub use process::{peak_resident_bytes, reset_peak_resident, resident_bytes};
 pub use program::{Command, Event, Failure, FailureKind, Program, Span, Step};
 pub use queue::{Job, Queue};
 pub use team::Team;
+pub use tiles::{Partial, Place, RowKernel, TilePart, TileView, TiledKernel};
 pub use waiter::Waiter;

@@ -37,8 +37,8 @@ pub(crate) use imported::Imported;
 pub use init::{Distribution, FanMode, Init, Regularizer};
 pub use node::{DEVICE_SCOPE, DeviceRequest, DeviceRule, Guards, Node, NodeId, TensorId};
 pub use op::{
-    Case, ControlFlow, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, OpRef, Part,
-    Stretched, TensorDesc, Traits,
+    Case, ControlFlow, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, MergeKernel, Op, OpRef,
+    Part, ReduceKernel, Reduction, Stretched, TensorDesc, Traits,
 };
 pub use placement::VariablePlacement;
 pub(crate) use registry::{Entry, Lookup};

@@ -6,8 +6,8 @@ use super::attrs::Attrs;
 use super::generator::{Generator, Seeds};
 use super::tensor::{Gradient, Operation, Tensor};
 use crate::base::{Array, DType, Dims, Shape};
-use crate::device::CpuKernel;
 use crate::device::cuda::{CudaKernel, CudaMap, MapStep, Operand, map_kernel};
+use crate::device::{CpuKernel, RowKernel};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -228,6 +228,22 @@ pub enum Stretched {
     Value(Array),
 }
 
+/// Makes the kernel that reduces an input of this type and sizes over the marked axes.
+pub type ReduceKernel = fn(DType, &[usize], &[bool]) -> Result<CpuKernel, String>;
+
+/// As [`ReduceKernel`], for the results of pieces; the last number is how many elements each result is of.
+pub type MergeKernel = fn(DType, &[usize], &[bool], usize) -> Result<CpuKernel, String>;
+
+/// How a reduction of input 0 is computed piece by piece.
+pub struct Reduction {
+    /// Which axes of input 0 are reduced.
+    pub axes: SmallVec<[bool; 8]>,
+    /// Reduces one piece.
+    pub piece: ReduceKernel,
+    /// Reduces the pieces' results to that of the whole.
+    pub merge: MergeKernel,
+}
+
 /// One part of a node that is split by device.
 pub struct Part {
     /// Indices of the whole node's inputs that this part takes, in order.
@@ -277,8 +293,20 @@ pub trait Op: Send + Sync {
     }
 
     /// The expression of one element, for ops that compute every element of their one output alone from the elements
-    /// of NumPy-broadcast inputs. On CUDA such ops are fused in chains.
+    /// of NumPy-broadcast inputs. Such ops are fused: on CUDA as text, on the host tile by tile with their own kernels,
+    /// which must therefore work for a run of rows as they do for the whole.
     fn cuda_map(&self, _c: &KernelContext<'_>) -> Option<CudaMap> {
+        None
+    }
+
+    /// How a host computes it piece by piece, for reductions of input 0: on the host they are fused with what computes
+    /// that input.
+    fn reduction(&self, _c: &KernelContext<'_>) -> Option<Reduction> {
+        None
+    }
+
+    /// A host kernel by rows of output 0, for products: on the host, what follows is fused into each block of rows.
+    fn row_kernel(&self, _c: &KernelContext<'_>) -> Option<RowKernel> {
         None
     }
 

@@ -8,7 +8,7 @@ use crate::base::{Array, DType, Dims, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::{CudaKernel, CudaMap, MapStep, Operand, map_kernel};
 use crate::graph::{
-    Attrs, Case, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
+    Attrs, Case, Fact, GradContext, Graph, InferContext, InputGradients, KernelContext, Op, Reduction, Tensor, Traits,
 };
 use std::sync::Mutex;
 
@@ -182,6 +182,14 @@ impl Op for BiasAddGrad {
             DType::F64 => sums::<f64>(layout),
             _ => sums::<f32>(layout),
         })
+    }
+
+    fn reduction(&self, c: &KernelContext<'_>) -> Option<Reduction> {
+        let rank = c.inputs[0].dims.len();
+        let channels = channels(c.attrs, rank).ok()?;
+        let axes = (0..rank).map(|axis| axis != channels).collect();
+        let (piece, merge) = super::reduce::SUM.pieces;
+        (!c.inputs[0].is_empty()).then_some(Reduction { axes, piece, merge })
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {

@@ -6,8 +6,8 @@ use super::matmul_kernel as kernel;
 use super::support::no_arithmetic;
 use super::values::{array, case, case_with, float};
 use crate::base::{DType, Shape};
-use crate::device::CpuKernel;
 use crate::device::cuda::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch, Gemm};
+use crate::device::{CpuKernel, RowKernel};
 use crate::graph::{
     Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
 };
@@ -72,10 +72,7 @@ impl Op for MatMul {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        let transposed = (c.attrs.bool("transpose_a"), c.attrs.bool("transpose_b"));
-        let (m, n) = (c.outputs[0].dims[0], c.outputs[0].dims[1]);
-        let k = c.inputs[0].dims[usize::from(!transposed.0)];
-        let sizes = kernel::Sizes::new(m, k, n, transposed);
+        let sizes = sizes(c);
         Ok(match c.inputs[0].dtype {
             DType::F32 => kernel::floats::<f32>(sizes),
             DType::F64 => kernel::floats::<f64>(sizes),
@@ -87,6 +84,14 @@ impl Op for MatMul {
 
     fn transposing_attr(&self, input: usize) -> Option<&'static str> {
         ["transpose_a", "transpose_b"].get(input).copied()
+    }
+
+    fn row_kernel(&self, c: &KernelContext<'_>) -> Option<RowKernel> {
+        match c.inputs[0].dtype {
+            DType::F32 => kernel::rows::<f32>(sizes(c)),
+            DType::F64 => kernel::rows::<f64>(sizes(c)),
+            _ => None,
+        }
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
@@ -148,6 +153,12 @@ impl Op for MatMul {
         cases.push(case(vec![a, b], vec![array(&[2, 1], &[8, 10])], false));
         cases
     }
+}
+
+fn sizes(c: &KernelContext<'_>) -> kernel::Sizes {
+    let transposed = (c.attrs.bool("transpose_a"), c.attrs.bool("transpose_b"));
+    let k = c.inputs[0].dims[usize::from(!transposed.0)];
+    kernel::Sizes::new(c.outputs[0].dims[0], k, c.outputs[0].dims[1], transposed)
 }
 
 /// A case with the output from the definition.

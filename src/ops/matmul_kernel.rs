@@ -5,7 +5,7 @@
 
 use super::elementwise::{Dispatch, Shared, Wide};
 use super::number::Number;
-use crate::device::CpuKernel;
+use crate::device::{CpuKernel, Launch, RowKernel};
 use pulp::NullaryFnOnce;
 use std::ops::Range;
 
@@ -56,8 +56,11 @@ impl Sizes {
     fn block(&self) -> (usize, usize) {
         let wanted = self.m.div_ceil(BLOCK_ROWS).max((self.flops() / BLOCK_FLOPS).min(BLOCKS)).max(1);
         let even = |size: usize| size.div_ceil(wanted).next_multiple_of(16).max(32);
-        // Few rows are left together, and the columns cut.
-        if self.m >= 32 * wanted || self.m >= self.n { (even(self.m), self.n) } else { (self.m, even(self.n)) }
+        // Few rows are left together, and the columns cut. So are a left side's rows that lie across: a block of columns
+        // keeps its right side in the second cache, where one of rows would pack the whole right side again.
+        let lies_across = self.a.1 != 1 && self.n >= 64 * wanted;
+        let by_rows = self.m >= 32 * wanted || self.m >= self.n;
+        if by_rows && !lies_across { (even(self.m), self.n) } else { (self.m, even(self.n)) }
     }
 }
 
@@ -92,6 +95,71 @@ pub(super) fn floats<T: Number>(sizes: Sizes) -> CpuKernel {
     })
 }
 
+/// The kernel of `float` types by rows, where cutting the rows alone is as good as any way.
+pub(super) fn rows<T: Number>(sizes: Sizes) -> Option<RowKernel> {
+    let Sizes { m, k, n, a, b } = sizes;
+    let (block_rows, columns) = sizes.block();
+    if m < 2 || n < 2 || k == 0 || columns < n {
+        return None;
+    }
+    let run = move |l: &Launch<'_>, rows: Range<usize>| {
+        let (x, y, o) = (l.input_ptr::<T>(0).0, l.input_ptr::<T>(1).0, l.output_ptr::<T>(0).0);
+        // SAFETY: the buffers hold matrices of these sizes, and these are rows of the output that are nobody else's.
+        unsafe {
+            let (x, o) = (x.add(rows.start * a.0), o.add(rows.start * n));
+            match k {
+                1 => Wide::run(Outer { x, step: a.0, y, o, rows: rows.len(), n }),
+                _ => product((rows.len(), k, n), (x, a), (y, b), (o, n)),
+            }
+        }
+    };
+    Some(RowKernel { rows: m, block_rows, run: Box::new(run) })
+}
+
+/// `o[i, j] = x[i] * y[j]` for some rows.
+struct Outer<T> {
+    x: *const T,
+    step: usize,
+    y: *const T,
+    o: *mut T,
+    rows: usize,
+    n: usize,
+}
+
+impl<T: Number> NullaryFnOnce for Outer<T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for i in 0..self.rows {
+            // SAFETY: the maker's pointers are of so many rows and columns.
+            unsafe {
+                let (x, o) = (self.x.add(i * self.step).read(), self.o.add(i * self.n));
+                for j in 0..self.n {
+                    o.add(j).write(x.times(self.y.add(j).read()));
+                }
+            }
+        }
+    }
+}
+
+/// `o = x * y` of matrices `[m, k]` and `[k, n]` with these steps along rows and columns, `k` not 0; `o` has a step along
+/// rows.
+///
+/// # Safety
+/// The pointers are of matrices of these sizes, and nobody else writes the result.
+unsafe fn product<T: Number>(
+    (m, k, n): (usize, usize, usize),
+    (x, a): (*const T, (usize, usize)),
+    (y, b): (*const T, (usize, usize)),
+    (o, step): (*mut T, usize),
+) {
+    let [ac, ar, bc, br, step] = [a.1, a.0, b.1, b.0, step].map(|s| s as isize);
+    let alone = gemm::Parallelism::None;
+    // SAFETY: the steps address elements within both sides and the result, by the contract.
+    unsafe { gemm::gemm(m, n, k, o, 1, step, false, x, ac, ar, y, bc, br, T::ZERO, T::ONE, false, false, false, alone) }
+}
+
 /// Computes block `i` of a product whose sums are of at least one summand.
 ///
 /// # Safety
@@ -102,29 +170,10 @@ unsafe fn block<T: Number>(sizes: &Sizes, i: usize, x: *const T, y: *const T, o:
     let across = n.div_ceil(columns.max(1));
     let (row, column) = (i / across * rows, i % across * columns);
     let (height, width) = (rows.min(m - row), columns.min(n - column));
-    // SAFETY: the steps address elements within both sides, by the contract.
+    // SAFETY: by the contract; the block lies within the result.
     unsafe {
-        gemm::gemm(
-            height,
-            width,
-            k,
-            o.add(row * n + column),
-            1,
-            n as isize,
-            false,
-            x.add(row * a.0),
-            a.1 as isize,
-            a.0 as isize,
-            y.add(column * b.1),
-            b.1 as isize,
-            b.0 as isize,
-            T::ZERO,
-            T::ONE,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
+        let (x, y, o) = (x.add(row * a.0), y.add(column * b.1), o.add(row * n + column));
+        product((height, k, width), (x, a), (y, b), (o, n));
     }
 }
 

@@ -13,19 +13,19 @@ use crate::base::{Array, Bool8, DType, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::CudaKernel;
 use crate::graph::{
-    Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits,
+    Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, MergeKernel, Op, ReduceKernel,
+    Reduction, Tensor, Traits,
 };
 use smallvec::{SmallVec, smallvec};
-
-/// Makes the kernel for an element type, sizes, and marks on the axes to reduce.
-type Kernel = fn(DType, &[usize], &[bool]) -> Result<CpuKernel, String>;
 
 /// A reduction of input 0 over the axes in input 1 (`reduction_indices`), with attribute `keep_dims`.
 pub struct ReduceOp {
     pub(super) name: &'static str,
     bools: bool,
     traits: Traits,
-    kernel: Kernel,
+    kernel: ReduceKernel,
+    /// How pieces are reduced, and their results.
+    pub(super) pieces: (ReduceKernel, MergeKernel),
     cuda: CudaFold,
     gradient: for<'g> fn(&GradContext<'g>) -> Option<InputGradients<'g>>,
     cases: fn() -> Vec<Case>,
@@ -109,6 +109,12 @@ impl Op for ReduceOp {
         let axes = c.ints(1).ok_or("the axes must be known when the step is planned")?;
         let dims = &c.inputs[0].dims;
         (self.kernel)(c.inputs[0].dtype, dims, &mark_axes(&axes, dims.len())?)
+    }
+
+    fn reduction(&self, c: &KernelContext<'_>) -> Option<Reduction> {
+        let axes = mark_axes(&c.ints(1)?, c.inputs[0].dims.len()).ok()?;
+        let (piece, merge) = self.pieces;
+        (!c.inputs[0].is_empty()).then_some(Reduction { axes, piece, merge })
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
@@ -198,6 +204,38 @@ fold!(HalfSumOfSquares, ZERO, plus, lane, x => lane.plus(x.times(x)), total, _co
     T::Total::from_f64(2.0)
 ));
 
+/// A sum over this many: the mean, where the elements are sums themselves.
+#[derive(Clone, Copy)]
+struct SumOver(usize);
+
+impl<T: Summable> Fold<T> for SumOver {
+    type Total = T::Total;
+    #[inline(always)]
+    fn start(self) -> T {
+        T::ZERO
+    }
+    #[inline(always)]
+    fn step(self, lane: T, x: T) -> T {
+        lane.plus(x)
+    }
+    #[inline(always)]
+    fn combine(self, a: T, b: T) -> T {
+        a.plus(b)
+    }
+    #[inline(always)]
+    fn total(self, lane: T) -> T::Total {
+        lane.widen()
+    }
+    #[inline(always)]
+    fn merge(self, a: T::Total, b: T::Total) -> T::Total {
+        a.plus(b)
+    }
+    #[inline(always)]
+    fn finish(self, total: T::Total, _count: usize) -> T {
+        T::narrow(total.over(T::Total::from_f64(self.0 as f64)))
+    }
+}
+
 /// `All` (true) or `Any` (false) of bools.
 #[derive(Clone, Copy)]
 struct Logic(bool);
@@ -252,6 +290,10 @@ fn no_integers(dtype: DType, dims: &[usize], reduced: &[bool]) -> bool {
     count == 0 && results > 0 && dtype.is_integer()
 }
 
+pub(super) fn sum(dtype: DType, dims: &[usize], reduced: &[bool]) -> Result<CpuKernel, String> {
+    numbers(dtype, dims, reduced, Sum)
+}
+
 fn mean(dtype: DType, dims: &[usize], reduced: &[bool]) -> Result<CpuKernel, String> {
     if no_integers(dtype, dims, reduced) {
         return Ok(Box::new(|_| Err(NO_INTEGERS.into())));
@@ -277,7 +319,8 @@ pub static SUM: ReduceOp = ReduceOp {
     name: "Sum",
     bools: false,
     traits: PLAIN,
-    kernel: |dtype, dims, reduced| numbers(dtype, dims, reduced, Sum),
+    kernel: sum,
+    pieces: (sum, |dtype, dims, reduced, _| sum(dtype, dims, reduced)),
     cuda: cuda::SUM,
     gradient: grad::sum,
     cases: || cases(0.0, |a, b| a + b, |a, _| a),
@@ -289,6 +332,7 @@ pub static MEAN: ReduceOp = ReduceOp {
     bools: false,
     traits: Traits { fallible: true, ..PLAIN },
     kernel: mean,
+    pieces: (sum, |dtype, dims, reduced, count| numbers(dtype, dims, reduced, SumOver(count))),
     cuda: cuda::MEAN,
     gradient: grad::mean,
     cases: || cases(0.0, |a, b| a + b, |a, n| a / n as f32),
@@ -300,6 +344,10 @@ pub static PROD: ReduceOp = ReduceOp {
     bools: false,
     traits: PLAIN,
     kernel: |dtype, dims, reduced| numbers(dtype, dims, reduced, Product),
+    pieces: (
+        |dtype, dims, reduced| numbers(dtype, dims, reduced, Product),
+        |dtype, dims, reduced, _| numbers(dtype, dims, reduced, Product),
+    ),
     cuda: cuda::PRODUCT,
     gradient: grad::prod,
     cases: || {
@@ -317,6 +365,10 @@ pub static MAX: ReduceOp = ReduceOp {
     bools: false,
     traits: PLAIN,
     kernel: |dtype, dims, reduced| numbers(dtype, dims, reduced, Largest),
+    pieces: (
+        |dtype, dims, reduced| numbers(dtype, dims, reduced, Largest),
+        |dtype, dims, reduced, _| numbers(dtype, dims, reduced, Largest),
+    ),
     cuda: cuda::LARGEST,
     gradient: grad::extremum,
     cases: || cases(f32::NEG_INFINITY, f32::max, |a, _| a),
@@ -328,6 +380,10 @@ pub static MIN: ReduceOp = ReduceOp {
     bools: false,
     traits: PLAIN,
     kernel: |dtype, dims, reduced| numbers(dtype, dims, reduced, Smallest),
+    pieces: (
+        |dtype, dims, reduced| numbers(dtype, dims, reduced, Smallest),
+        |dtype, dims, reduced, _| numbers(dtype, dims, reduced, Smallest),
+    ),
     cuda: cuda::SMALLEST,
     gradient: grad::extremum,
     cases: || cases(f32::INFINITY, f32::min, |a, _| a),
@@ -339,6 +395,10 @@ pub static ALL: ReduceOp = ReduceOp {
     bools: true,
     traits: Traits { no_gradient: true, ..PLAIN },
     kernel: |_, dims, reduced| Ok(reduce::<Bool8, Logic, Plain>(dims, reduced, Logic(true))),
+    pieces: (
+        |_, dims, reduced| Ok(reduce::<Bool8, Logic, Plain>(dims, reduced, Logic(true))),
+        |_, dims, reduced, _| Ok(reduce::<Bool8, Logic, Plain>(dims, reduced, Logic(true))),
+    ),
     cuda: cuda::ALL,
     gradient: |_| Some(vec![None, None]),
     cases: || {
@@ -356,6 +416,10 @@ pub static ANY: ReduceOp = ReduceOp {
     bools: true,
     traits: Traits { no_gradient: true, ..PLAIN },
     kernel: |_, dims, reduced| Ok(reduce::<Bool8, Logic, Plain>(dims, reduced, Logic(false))),
+    pieces: (
+        |_, dims, reduced| Ok(reduce::<Bool8, Logic, Plain>(dims, reduced, Logic(false))),
+        |_, dims, reduced, _| Ok(reduce::<Bool8, Logic, Plain>(dims, reduced, Logic(false))),
+    ),
     cuda: cuda::ANY,
     gradient: |_| Some(vec![None, None]),
     cases: || {

@@ -116,11 +116,11 @@ pub(super) fn reduce<T: Element, F: Fold<T>, D: Dispatch>(dims: &[usize], reduce
     let work = plan.count * if plan.inner_reduced { 1 } else { plan.inner.min(STRIP) };
     let parts = if tasks < 8 { (work / GRAIN).min(length).clamp(1, PARTS) } else { 1 };
     let results = plan.kept_rows() * if plan.inner_reduced { 1 } else { plan.inner };
-    let totals: Vec<F::Total> = if parts > 1 { vec![f.total(f.start()); results * parts] } else { Vec::new() };
-    let totals = Mutex::new(totals);
+    // Kernels without totals are launched by several threads at once, for tiles of fused nodes.
+    let totals = (parts > 1).then(|| Mutex::new(vec![f.total(f.start()); results * parts]));
     Box::new(move |l: &Launch<'_>| {
         // A panic while the lock was held left nothing that the next launch reads.
-        let mut totals = totals.lock().unwrap_or_else(|e| e.into_inner());
+        let mut totals = totals.as_ref().map(|t| t.lock().unwrap_or_else(|e| e.into_inner()));
         let input = l.input::<T>(0);
         let output = l.output::<T>(0);
         let job = Job {
@@ -128,7 +128,7 @@ pub(super) fn reduce<T: Element, F: Fold<T>, D: Dispatch>(dims: &[usize], reduce
             plan: &plan,
             x: Shared::new(input.as_ptr().cast_mut()),
             o: Shared::new(output.as_mut_ptr()),
-            totals: Shared::new(totals.as_mut_ptr()),
+            totals: Shared::new(totals.as_mut().map_or(std::ptr::null_mut(), |t| t.as_mut_ptr())),
             parts,
         };
         if parts == 1 {
@@ -141,7 +141,7 @@ pub(super) fn reduce<T: Element, F: Fold<T>, D: Dispatch>(dims: &[usize], reduce
             let range = length * part / parts..length * (part + 1) / parts;
             D::run(Tasks { job, tasks: task..task + 1, range, part });
         });
-        for (o, totals) in output_of(&job, results).iter_mut().zip(totals.chunks_exact(parts)) {
+        for (o, totals) in output_of(&job, results).iter_mut().zip(totals.iter().flat_map(|t| t.chunks_exact(parts))) {
             let total = totals[1..].iter().fold(totals[0], |a, &b| f.merge(a, b));
             *o = f.finish(total, plan.count);
         }

@@ -87,14 +87,14 @@ fn is_map(step: &Partitioned, machine: &Machine, id: StepNodeId) -> bool {
 }
 
 /// True for a node at which nothing runs and whose one output is the whole of its one input.
-fn passes_on(step: &Partitioned, id: StepNodeId) -> bool {
+pub(super) fn passes_on(step: &Partitioned, id: StepNodeId) -> bool {
     let node = step.node(id);
     let &[output] = &node.outputs[..] else { return false };
     let whole = |of: ValueId| step.value(of).desc.dims == step.value(output).desc.dims;
     node.silent && step.value(output).alias_of.is_some_and(|(of, at)| at == 0 && node.inputs[..] == [of] && whole(of))
 }
 
-fn is_fetched(step: &Partitioned, id: StepNodeId) -> bool {
+pub(super) fn is_fetched(step: &Partitioned, id: StepNodeId) -> bool {
     step.node(id).outputs.iter().any(|v| step.fetches.iter().any(|f| matches!(f, Fetch::Value(of) if of == v)))
 }
 
@@ -147,6 +147,7 @@ fn fuse_chain(step: &mut Partitioned, machine: &Machine, root: StepNodeId, fused
             op,
             attrs: node.attrs.clone(),
             inputs: node.inputs.iter().map(desc).collect(),
+            values: node.inputs.iter().map(|v| step.value(*v).known().cloned()).collect(),
             output: desc(&node.outputs[0]),
             operands,
         });
@@ -275,7 +276,7 @@ fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, fuse
 }
 
 /// Drops the removed nodes and the values that only they made.
-fn compact(step: &mut Partitioned, removed: &[bool]) {
+pub(super) fn compact(step: &mut Partitioned, removed: &[bool]) {
     let mut node_places = Vec::with_capacity(removed.len());
     let mut next = 0;
     for gone in removed {

@@ -29,6 +29,9 @@ mod signature;
 mod stages;
 mod step;
 mod sweep;
+mod tiling;
+#[cfg(test)]
+mod tiling_tests;
 mod transposes;
 mod twins;
 
@@ -45,5 +48,7 @@ pub use signature::{FeedSpec, Signature};
 pub use stages::StageTimes;
 pub use step::{
     AllReduceInfo, CopyInfo, Fetch, Fusion, Origin, Part, Partitioned, Route, StepNode, StepNodeId, StepNodeKind,
-    Value, ValueId,
+    Tiled, Value, ValueId,
 };
+pub use tiling::tile;
+pub(crate) use tiling::tile_desc;

@@ -430,7 +430,7 @@ fn add_commit(p: &mut Partitioned, accesses: &Accesses, reach: &Reach, extra: &m
 
 /// A sequence in which every edge points forward: by the number of device changes on the way, then by creation, so
 /// that no device waits for another's late result before it has handed out its own early ones. `None` for a ring.
-fn sorted(p: &Partitioned, extra: &[(StepNodeId, StepNodeId)]) -> Option<Vec<StepNodeId>> {
+pub(super) fn sorted(p: &Partitioned, extra: &[(StepNodeId, StepNodeId)]) -> Option<Vec<StepNodeId>> {
     let successors = successors(p, extra);
     let mut waiting = vec![0u32; p.nodes.len()];
     successors.iter().flatten().for_each(|s| waiting[s.index()] += 1);

@@ -5,7 +5,7 @@
 use super::memory::{MemoryPlan, plan_memory};
 use super::phases::{Phase, order_by_turns, plan_phases};
 use super::stages::StageTimes;
-use super::step::{Fusion, Origin, Partitioned, StepNodeId, StepNodeKind, ValueId};
+use super::step::{Fusion, Origin, Partitioned, StepNodeId, StepNodeKind, Tiled, ValueId};
 use crate::base::{Code, Error, Result};
 use crate::device::{DeviceId, Lane, Machine, QueueId};
 use crate::graph::Cost;
@@ -50,10 +50,10 @@ impl Schedule {
     pub fn cost(&self, id: StepNodeId) -> Cost {
         let node = self.step.node(id);
         let (false, StepNodeKind::Op, Some(op)) = (node.silent, &node.kind, node.op) else { return Cost::default() };
-        if let Some(Fusion::Chain(parts)) = node.fusion.as_deref() {
+        if let Some(Fusion::Chain(parts) | Fusion::Tiled(Tiled { parts, .. })) = node.fusion.as_deref() {
             let bytes = |v: &ValueId| self.step.value(*v).desc.bytes() as f64;
             return Cost {
-                flops: parts.iter().map(|p| p.output.len() as f64).sum::<f64>(),
+                flops: parts.iter().map(|p| p.with_kernel_context(|c| p.op.cost(c)).flops).sum::<f64>(),
                 bytes: node.inputs.iter().chain(&node.outputs).map(bytes).sum::<f64>(),
             };
         }

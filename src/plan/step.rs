@@ -6,7 +6,7 @@
 use super::passes::PassReport;
 use super::place::Placed;
 use super::prune::Pruned;
-use crate::base::Array;
+use crate::base::{Array, Dims};
 use crate::device::DeviceId;
 use crate::device::cuda::Operand;
 use crate::graph::{Attrs, KernelContext, NodeId, OpRef, TensorDesc, TensorId};
@@ -154,9 +154,11 @@ pub struct StepNode {
 /// How several nodes are one.
 #[derive(Clone, Debug)]
 pub enum Fusion {
-    /// Element-wise ops in order; the last is the node's own.
+    /// Element-wise ops in order; the last is the node's own. On a CUDA GPU.
     Chain(Vec<Part>),
-    /// A product, and what is done to its result.
+    /// Ops that run one after the other on tiles. On the host and simulated GPUs.
+    Tiled(Tiled),
+    /// A product, and what is done to its result. On a CUDA GPU.
     Epilogue {
         /// The input that is added to every row.
         bias: Option<usize>,
@@ -169,7 +171,22 @@ pub enum Fusion {
     },
 }
 
-/// One op of a chain.
+/// Ops that run one after the other on tiles of rows: a product that is computed by rows, element-wise ops, reductions.
+#[derive(Clone, Debug)]
+pub struct Tiled {
+    /// The ops in order. Of a reduction only input 0 is an operand.
+    pub parts: Vec<Part>,
+    /// The sizes that all element-wise ops have and all reductions begin with.
+    pub dims: Dims,
+    /// How many of the leading axes count rows.
+    pub row_axes: usize,
+    /// Where part 0 is a product: the output whose buffer its rows are computed in.
+    pub product_in: Option<usize>,
+    /// By output of the node: the part that makes it.
+    pub outputs: Vec<usize>,
+}
+
+/// One op of a chain or a tiled.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// The graph node that it comes from.
@@ -180,6 +197,8 @@ pub struct Part {
     pub attrs: Arc<Attrs>,
     /// Types and sizes of its inputs.
     pub inputs: SmallVec<[TensorDesc; 3]>,
+    /// The inputs' values, where they are known.
+    pub values: SmallVec<[Option<Arc<Array>>; 3]>,
     /// Type and sizes of its output.
     pub output: TensorDesc,
     /// Where its inputs come from.
@@ -190,9 +209,33 @@ impl Fusion {
     /// The op types in it, in order, as in `Mul+AddV2`; those that follow `first`, for an epilogue.
     pub fn describe(&self, first: &str) -> String {
         match self {
-            Fusion::Chain(parts) => parts.iter().map(|p| p.op.name()).collect::<Vec<_>>().join("+"),
+            Fusion::Chain(parts) | Fusion::Tiled(Tiled { parts, .. }) => {
+                parts.iter().map(|p| p.op.name()).collect::<Vec<_>>().join("+")
+            }
             Fusion::Epilogue { names, .. } => format!("{first}+{}", names.join("+")),
         }
+    }
+}
+
+impl Tiled {
+    /// True if output 0 may be computed in this input's buffer: no part reads the input after the output is written.
+    fn ends_reading(&self, input: usize) -> bool {
+        let Some(&writer) = self.outputs.first() else { return false };
+        let reads = |p: &Part| p.operands.contains(&Operand::Input(input));
+        let in_place = self.parts[writer].op.traits().in_place;
+        let own = self.parts[writer].operands.iter().enumerate().filter(|(_, o)| **o == Operand::Input(input));
+        self.product_in.is_none()
+            && self.parts[writer].output.dims == self.dims
+            && !self.parts[writer + 1..].iter().any(reads)
+            && own.into_iter().all(|(i, _)| in_place.contains(&i))
+    }
+}
+
+impl Part {
+    /// Asks something of its op.
+    pub fn with_kernel_context<R>(&self, ask: impl FnOnce(&KernelContext<'_>) -> R) -> R {
+        let outputs = std::slice::from_ref(&self.output);
+        ask(&KernelContext { attrs: &self.attrs, inputs: &self.inputs, outputs, values: &self.values })
     }
 }
 
@@ -241,7 +284,7 @@ impl StepNode {
     /// The graph nodes that read an input: the node's own, or those that became one with it.
     pub fn readers(&self, input: usize) -> SmallVec<[NodeId; 2]> {
         match self.fusion.as_deref() {
-            Some(Fusion::Chain(parts)) => {
+            Some(Fusion::Chain(parts) | Fusion::Tiled(Tiled { parts, .. })) => {
                 let reads = |p: &&Part| p.operands.contains(&Operand::Input(input));
                 parts.iter().filter(reads).map(|p| p.node).collect()
             }
@@ -257,6 +300,7 @@ impl StepNode {
     pub fn in_place_candidates(&self) -> SmallVec<[usize; 4]> {
         match (self.fusion.as_deref(), self.op) {
             (Some(Fusion::Chain(_)), _) => (0..self.inputs.len()).collect(),
+            (Some(Fusion::Tiled(tiled)), _) => (0..self.inputs.len()).filter(|i| tiled.ends_reading(*i)).collect(),
             (None, Some(op)) => op.traits().in_place.into(),
             _ => SmallVec::new(),
         }

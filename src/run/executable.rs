@@ -7,6 +7,7 @@ use super::generators::Generators;
 use super::room::{not_enough, padded};
 use super::session::CudaOptions;
 use super::store::VariableStore;
+use super::tiling::tiled_kernel;
 use super::trace::NodeSpan;
 use crate::base::{Array, Diagnostic, Error, Result};
 use crate::device::cuda::{Gpu, Trace};
@@ -15,7 +16,7 @@ use crate::device::{
     Program, Step, Team, View, Waiter,
 };
 use crate::graph::{NodeId, TensorDesc};
-use crate::plan::{CopyInfo, Fetch, Origin, Route, Schedule, StepNode, StepNodeId, StepNodeKind, ValueId};
+use crate::plan::{CopyInfo, Fetch, Fusion, Origin, Route, Schedule, StepNode, StepNodeId, StepNodeKind, ValueId};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -422,10 +423,13 @@ impl<'a> ProgramWriter<'a> {
             return Ok(kernel.clone());
         }
         let generator = op.seeds(&graph_node.attrs).map(|seeds| loader.generators.on_host(node.node, seeds));
-        let described = step.with_kernel_context(node, |c| match generator {
-            Some(generator) => op.drawing_kernel(c, generator),
-            None => op.cpu_kernel(c),
-        });
+        let described = match node.fusion.as_deref() {
+            Some(Fusion::Tiled(tiled)) => tiled_kernel(tiled),
+            _ => step.with_kernel_context(node, |c| match generator {
+                Some(generator) => op.drawing_kernel(c, generator),
+                None => op.cpu_kernel(c),
+            }),
+        };
         let kernel = described.map_err(|message| {
             let message = format!("cannot prepare '{}' ({}): {message}", node.name, op.name());
             Error::from(Diagnostic::at(crate::base::Code::InvalidArgument, message, graph_node.source))

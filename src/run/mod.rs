@@ -18,6 +18,7 @@ mod snapshot;
 mod store;
 #[cfg(test)]
 mod tests;
+mod tiling;
 mod trace;
 
 pub use callable::Callable;

@@ -14,7 +14,7 @@ use crate::device::{DeviceId, FailureKind, Machine, MemoryUse, Queue, Team, Wait
 use crate::graph::{Graph, Node, NodeId, Operation, Tensor};
 use crate::plan::{
     FeedSpec, PlacementOptions, Schedule, Signature, StageTimes, check_known, fuse, lay_out_timed, needed, partition,
-    place, prune, resolve,
+    place, prune, resolve, tile,
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -25,6 +25,9 @@ pub struct SessionOptions {
     pub machine: Machine,
     /// Soft placement, and where nodes go that ask for nothing.
     pub placement: PlacementOptions,
+    /// Makes one kernel of chains of element-wise ops, and takes what follows products into them: on the host and on
+    /// simulated GPUs reductions too, on CUDA GPUs a bias and a ReLU.
+    pub fusion: bool,
     /// How CUDA GPUs are used.
     pub cuda: CudaOptions,
 }
@@ -36,8 +39,6 @@ pub struct CudaOptions {
     pub graphs: bool,
     /// Lets products and convolutions of `float32` use TensorFloat-32: faster, with 10 bits of mantissa.
     pub tf32: bool,
-    /// Makes one kernel of chains of element-wise ops, and takes bias and ReLU into products.
-    pub fusion: bool,
     /// Lets sums over different GPUs (`AllReduceN`) be NCCL calls, where NCCL is there; otherwise they are copies and a
     /// kernel.
     pub nccl: bool,
@@ -48,14 +49,14 @@ pub struct CudaOptions {
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { graphs: true, tf32: false, fusion: true, nccl: true, cudnn: true }
+        CudaOptions { graphs: true, tf32: false, nccl: true, cudnn: true }
     }
 }
 
 impl SessionOptions {
     /// Strict placement on this machine; what asks for nothing goes to the host.
     pub fn on(machine: Machine) -> SessionOptions {
-        SessionOptions { machine, placement: PlacementOptions::default(), cuda: CudaOptions::default() }
+        SessionOptions { machine, placement: PlacementOptions::default(), fusion: true, cuda: CudaOptions::default() }
     }
 
     /// As [`SessionOptions::on`], for a text such as `sim:2`.
@@ -349,7 +350,7 @@ impl<'g> Session<'g> {
         times.lap("prune");
         let step = partition(pruned, placed, machine)?;
         times.lap("partition");
-        let step = if self.options.cuda.fusion { fuse(step, machine) } else { step };
+        let step = if self.options.fusion { tile(fuse(step, machine), machine)? } else { step };
         times.lap("passes");
         Ok(lay_out_timed(step, machine, times))
     }

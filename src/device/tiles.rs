@@ -1,0 +1,247 @@
+//! Fused host kernels: blocks of rows, each of which a product may begin, and then small tiles on which the kernels of
+//! several ops run one after the other while the tile is in the first caches.
+//!
+//! Absent: what is fused and which kernels these are. Invariant: where blocks and tiles begin depends on the sizes alone,
+//! and the results of a reduction's tiles are merged in their order, so that bits do not depend on the threads.
+
+use super::kernel::{CpuKernel, Launch, View};
+use super::team::Team;
+use crate::base::DType;
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard};
+
+/// A host kernel that computes its output 0 by ranges of rows, each alone, whatever the other ranges are.
+pub struct RowKernel {
+    /// Rows of output 0: the product of its leading sizes.
+    pub rows: usize,
+    /// How many rows are best computed at once.
+    pub block_rows: usize,
+    /// Computes these rows of output 0. It takes the output by its pointer, since other threads write other rows.
+    pub run: Box<dyn Fn(&Launch<'_>, Range<usize>) + Send + Sync>,
+}
+
+/// Where a tile's operand or result is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In an input of the launch.
+    Input(usize),
+    /// In an output of the launch.
+    Output(usize),
+    /// From this byte of the thread's scratch memory on, by tile.
+    Scratch(usize),
+    /// Among the results of the tiles of this partial reduction.
+    Partial(usize),
+}
+
+/// An operand or a result of a part, as tiles see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TileView {
+    /// Where it is.
+    pub place: Place,
+    /// Elements of one row; or of the whole, where all tiles share it.
+    pub len: usize,
+    /// Whether all tiles share it.
+    pub shared: bool,
+    /// The element type.
+    pub dtype: DType,
+}
+
+/// One op of a fused kernel.
+pub struct TilePart {
+    /// Its kernel for a tile.
+    pub tile: CpuKernel,
+    /// Its kernel for the last tile, where that has fewer rows.
+    pub last: Option<CpuKernel>,
+    /// What it reads, in the order of the op's inputs.
+    pub operands: SmallVec<[TileView; 3]>,
+    /// What it writes.
+    pub to: TileView,
+}
+
+/// A reduction over rows: each tile reduces its own, then the tiles' results are reduced.
+pub struct Partial {
+    /// The launch's output with the result.
+    pub output: usize,
+    /// Elements of the result.
+    pub len: usize,
+    /// The element type.
+    pub dtype: DType,
+    /// Reduces `[tiles, len]` to `[len]`.
+    pub merge: CpuKernel,
+}
+
+/// A fused kernel's plan.
+pub struct TiledKernel {
+    /// Rows of the whole.
+    pub rows: usize,
+    /// Rows of a tile.
+    pub tile_rows: usize,
+    /// Rows of a block, which one thread takes: whole tiles.
+    pub block_rows: usize,
+    /// What computes a block's rows first, the launch's inputs that it takes, and the output that it leaves them in.
+    pub product: Option<(RowKernel, SmallVec<[usize; 4]>, usize)>,
+    /// What is done to each tile, in order.
+    pub parts: Vec<TilePart>,
+    /// The reductions over rows.
+    pub partials: Vec<Partial>,
+    /// Bytes of a thread's scratch memory.
+    pub scratch_bytes: usize,
+}
+
+/// A cache line.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[allow(dead_code, reason = "only its address is used")] [u8; 64]);
+
+fn lines(bytes: usize) -> Box<[Line]> {
+    vec![Line([0; 64]); bytes.div_ceil(64)].into_boxed_slice()
+}
+
+/// Memory that is kept between launches.
+struct Memory {
+    /// By partial reduction.
+    partials: Vec<Box<[Line]>>,
+    /// By thread that works.
+    scratch: Mutex<Vec<Box<[Line]>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic left nothing that the next user reads.
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl TiledKernel {
+    /// The kernel.
+    pub fn kernel(self) -> CpuKernel {
+        let tiles = self.rows.div_ceil(self.tile_rows.max(1));
+        let partials = self.partials.iter().map(|p| lines(tiles * p.len * p.dtype.size())).collect();
+        let memory = Mutex::new(Memory { partials, scratch: Mutex::new(vec![lines(self.scratch_bytes)]) });
+        Box::new(move |l| {
+            let mut memory = lock(&memory);
+            let Memory { partials, scratch } = &mut *memory;
+            let (inputs, outputs, team) = l.parts();
+            let buffers = Buffers { inputs, outputs, team };
+            let partials: SmallVec<[Start; 4]> = partials.iter_mut().map(|p| Start(p.as_mut_ptr().cast())).collect();
+            let failure = Mutex::new(None);
+            if self.rows <= self.block_rows {
+                let scratch = scratch.get_mut().unwrap_or_else(|e| e.into_inner());
+                let scratch = Start(scratch[0].as_mut_ptr().cast());
+                let run = Run { tiled: &self, buffers: &buffers, partials: &partials, scratch };
+                run.block(0..self.rows)?;
+            } else {
+                let spare = scratch.get_mut().unwrap_or_else(|e| e.into_inner());
+                while spare.len() < team.threads() {
+                    spare.push(lines(self.scratch_bytes));
+                }
+                let scratch = &*scratch;
+                team.chunks(self.rows, self.block_rows, |rows| {
+                    let taken = lock(scratch).pop();
+                    let mut mine = taken.unwrap_or_else(|| lines(self.scratch_bytes));
+                    let run = Run {
+                        tiled: &self,
+                        buffers: &buffers,
+                        partials: &partials,
+                        scratch: Start(mine.as_mut_ptr().cast()),
+                    };
+                    if let Err(message) = run.block(rows) {
+                        lock(&failure).get_or_insert(message);
+                    }
+                    lock(scratch).push(mine);
+                });
+            }
+            if let Some(message) = lock(&failure).take() {
+                return Err(message);
+            }
+            for (partial, start) in self.partials.iter().zip(&partials) {
+                let input = View { start: start.0, len: tiles * partial.len, dtype: partial.dtype, writable: false };
+                let output = View { writable: true, ..outputs[partial.output] };
+                // SAFETY: the tiles' results are this kernel's own memory, which all parts have left; the output is the
+                // launch's, and no part writes it.
+                let merge = unsafe { Launch::new(std::slice::from_ref(&input), std::slice::from_ref(&output), team) };
+                (partial.merge)(&merge)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// An address that several threads use, each in a place of its own.
+#[derive(Clone, Copy)]
+struct Start(*mut u8);
+
+// SAFETY: what is done with the address is the business of the unsafe code that uses it.
+unsafe impl Send for Start {}
+// SAFETY: as above.
+unsafe impl Sync for Start {}
+
+/// The buffers of a launch, which all its threads use.
+struct Buffers<'a> {
+    inputs: &'a [View],
+    outputs: &'a [View],
+    team: &'a Team,
+}
+
+// SAFETY: inputs are only read, and each thread writes rows of its own.
+unsafe impl Sync for Buffers<'_> {}
+
+/// One launch, as one thread sees it.
+struct Run<'a> {
+    tiled: &'a TiledKernel,
+    buffers: &'a Buffers<'a>,
+    partials: &'a [Start],
+    scratch: Start,
+}
+
+impl Run<'_> {
+    /// Computes a block of rows, which begins with a tile.
+    fn block(&self, rows: Range<usize>) -> Result<(), String> {
+        let TiledKernel { product, parts, tile_rows, .. } = self.tiled;
+        if let Some((kernel, inputs, output)) = product {
+            let inputs: SmallVec<[View; 4]> = inputs.iter().map(|i| self.buffers.inputs[*i]).collect();
+            let output = [View { writable: true, ..self.buffers.outputs[*output] }];
+            // SAFETY: the launch's own buffers; the output is that of no input, which planning sees to.
+            let launch = unsafe { Launch::new(&inputs, &output, self.buffers.team) };
+            (kernel.run)(&launch, rows.clone());
+        }
+        let mut first = rows.start;
+        while first < rows.end {
+            let count = (*tile_rows).min(rows.end - first);
+            for part in parts {
+                let operands: SmallVec<[View; 4]> =
+                    part.operands.iter().map(|o| self.view(o, first, count, false)).collect();
+                let to = [self.view(&part.to, first, count, true)];
+                // SAFETY: the tile's rows of the launch's buffers, scratch memory of this thread, and the tile's own
+                // place among partial results; a result lies where an operand does only if the op works in place.
+                let launch = unsafe { Launch::new(&operands, &to, self.buffers.team) };
+                let kernel = match &part.last {
+                    Some(last) if count < *tile_rows => last,
+                    _ => &part.tile,
+                };
+                kernel(&launch)?;
+            }
+            first += count;
+        }
+        Ok(())
+    }
+
+    fn view(&self, of: &TileView, first: usize, count: usize, writable: bool) -> View {
+        let row = of.len * of.dtype.size();
+        let start = match of.place {
+            Place::Input(i) => self.buffers.inputs[i].start,
+            Place::Output(i) => self.buffers.outputs[i].start,
+            Place::Scratch(at) => {
+                let len = of.len * if of.shared { 1 } else { count };
+                return View { start: self.scratch.0.wrapping_add(at), len, dtype: of.dtype, writable };
+            }
+            Place::Partial(i) => {
+                let start = self.partials[i].0.wrapping_add(first / self.tiled.tile_rows * row);
+                return View { start, len: of.len, dtype: of.dtype, writable };
+            }
+        };
+        match of.shared {
+            true => View { start, len: of.len, dtype: of.dtype, writable },
+            false => View { start: start.wrapping_add(first * row), len: of.len * count, dtype: of.dtype, writable },
+        }
+    }
+}

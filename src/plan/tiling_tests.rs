@@ -1,0 +1,153 @@
+//! What becomes one node on the host and on simulated GPUs, what does not, and that nothing computes other figures.
+
+use super::*;
+use crate::base::{Array, DType};
+use crate::device::Machine;
+use crate::graph::{Graph, Init, Operation, Tensor};
+use crate::run::{Session, SessionOptions};
+
+fn plan<'g>(g: &'g Graph, fetches: &[Tensor<'g>], targets: &[Operation<'g>], dims: &[&[usize]]) -> Schedule {
+    g.check().unwrap();
+    let session = Session::new(g, SessionOptions::on(Machine::simulated(2))).unwrap();
+    let fed: Vec<Tensor<'g>> = (0..dims.len()).map(|i| g.tensor(&format!("x{i}:0")).unwrap()).collect();
+    let feeds: Vec<(Tensor<'g>, &[usize])> = fed.into_iter().zip(dims.iter().copied()).collect();
+    session.schedule(&feeds, fetches, targets).unwrap()
+}
+
+fn inputs<'g>(g: &'g Graph, dims: &[&[usize]]) -> Vec<Tensor<'g>> {
+    dims.iter().enumerate().map(|(i, d)| g.placeholder(DType::F32, *d, &format!("x{i}"))).collect()
+}
+
+/// What runs, in order; fused nodes by their ops.
+fn kernels(schedule: &Schedule) -> Vec<String> {
+    let nodes = schedule.step.nodes.iter().filter(|n| !n.silent && n.copy().is_none());
+    nodes.map(|n| schedule.step.what(n)).collect()
+}
+
+/// Fetches with and without fusion, with one thread and with three.
+fn values<'g>(g: &'g Graph, fetches: &[Tensor<'g>], dims: &[&[usize]]) -> [Vec<Array>; 3] {
+    let feeds: Vec<(Tensor<'g>, Array)> = dims
+        .iter()
+        .enumerate()
+        .map(|(i, d)| {
+            let values: Vec<f32> =
+                (0..d.iter().product()).map(|j: usize| ((j * 37 + i) % 101) as f32 / 50.0 - 1.0).collect();
+            (g.tensor(&format!("x{i}:0")).unwrap(), Array::new(d, &values).unwrap())
+        })
+        .collect();
+    let given: Vec<(Tensor<'g>, &Array)> = feeds.iter().map(|(t, a)| (*t, a)).collect();
+    [(true, 1), (true, 3), (false, 1)].map(|(fusion, threads)| {
+        let mut options = SessionOptions::on(Machine::simulated(2).with_host_threads(threads));
+        options.fusion = fusion;
+        let session = Session::new(g, options).unwrap();
+        session.initialize().unwrap();
+        let first = session.run(&given, fetches, &[]).unwrap();
+        assert_eq!(first, session.run(&given, fetches, &[]).unwrap(), "the second run");
+        first
+    })
+}
+
+/// That the figures are those without fusion, up to the order of sums, and the same bits for any number of threads.
+fn check_values<'g>(g: &'g Graph, fetches: &[Tensor<'g>], dims: &[&[usize]]) {
+    let [one, three, apart] = values(g, fetches, dims);
+    assert_eq!(one, three, "threads change bits");
+    for (fused, apart) in one.iter().zip(&apart) {
+        assert_eq!(fused.dims(), apart.dims());
+        let (fused, apart) = (fused.to_f64(), apart.to_f64());
+        let largest = apart.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        for (a, b) in fused.iter().zip(&apart) {
+            assert!((a - b).abs() <= 1e-6 * largest, "{a}, without fusion {b}, of at most {largest}");
+        }
+    }
+}
+
+#[test]
+fn a_product_takes_in_what_follows_it() {
+    let dims: [&[usize]; 4] = [&[301, 33], &[33, 64], &[64], &[]];
+    let g = Graph::new();
+    let x = inputs(&g, &dims);
+    let by_row = (x[0].matmul(x[1]) + x[2]).relu();
+    let by_number = (x[0].matmul(x[1]) * x[3]).tanh();
+    assert_eq!(kernels(&plan(&g, &[by_row], &[], &dims)), ["MatMul+AddV2+Relu"]);
+    assert_eq!(kernels(&plan(&g, &[by_number], &[], &dims)), ["MatMul+Mul+Tanh"]);
+    let sums = [by_row.sum(), by_row.sum_axes(&[0], false), by_row.mean_axes(&[1], true), by_row];
+    assert_eq!(kernels(&plan(&g, &sums, &[], &dims)), ["MatMul+AddV2+Relu+Sum+Sum+Mean"]);
+    check_values(&g, &[by_row, by_number, sums[0], sums[1], sums[2]], &dims);
+    // Rows that are sums alone have no buffer for the product.
+    assert_eq!(kernels(&plan(&g, &[by_number.sum()], &[], &dims)), ["MatMul", "Mul+Tanh+Sum"]);
+    check_values(&g, &[by_number.sum()], &dims);
+}
+
+#[test]
+fn what_is_read_elsewhere_is_made_beside() {
+    let dims: [&[usize]; 2] = [&[150, 90], &[150, 1]];
+    let g = Graph::new();
+    let x = inputs(&g, &dims);
+    let d = x[1] - x[0];
+    let loss = d.square().mean();
+    let slope = (d * 2.0).sum_axes(&[1], true);
+    assert_eq!(kernels(&plan(&g, &[loss, slope], &[], &dims)), ["Sub+Square+Mean+Mul+Sum"]);
+    assert_eq!(kernels(&plan(&g, &[loss, d], &[], &dims)), ["Sub+Square+Mean"]);
+    check_values(&g, &[loss, slope, d], &dims);
+}
+
+#[test]
+fn a_rows_result_is_there_for_its_row_and_a_columns_only_after_all() {
+    let dims: [&[usize]; 1] = [&[257, 40]];
+    let g = Graph::new();
+    let x = inputs(&g, &dims)[0];
+    let shifted = (x * 3.0) - (x * 3.0).max_axes(&[1], true);
+    let by_rows = shifted.exp() / shifted.exp().sum_axes(&[1], true);
+    assert_eq!(kernels(&plan(&g, &[by_rows], &[], &dims)).len(), 1);
+    let y = x * 3.0;
+    let by_columns = y - y.mean_axes(&[0], true);
+    assert_eq!(kernels(&plan(&g, &[by_columns], &[], &dims)), ["Mul+Mean", "Sub"]);
+    check_values(&g, &[by_rows, by_columns], &dims);
+}
+
+#[test]
+fn nothing_waits_for_itself() {
+    let dims: [&[usize]; 2] = [&[64, 48], &[48, 48]];
+    let g = Graph::new();
+    let x = inputs(&g, &dims);
+    let a = x[0].tanh();
+    // The way from a to the sum leads through a product outside, and through a gate that waits for it.
+    let through = a.matmul(x[1]);
+    let sum = a.relu() + through;
+    let gated = g.control_dependencies(&[through.op()], || a.square());
+    let both = sum * gated;
+    let schedule = plan(&g, &[both, a], &[], &dims);
+    assert!(schedule.step.nodes.iter().enumerate().all(|(i, n)| n.controls.iter().all(|c| c.index() < i)));
+    check_values(&g, &[both, sum, a], &dims);
+}
+
+#[test]
+fn other_sizes_devices_and_what_can_fail_stay_apart() {
+    let dims: [&[usize]; 2] = [&[4, 1], &[4, 3]];
+    let g = Graph::new();
+    let x = inputs(&g, &dims);
+    let y = x[0].exp() + x[1].exp();
+    assert_eq!(kernels(&plan(&g, &[y], &[], &dims)), ["Exp", "Exp+AddV2"]);
+    let elsewhere = g.device("/gpu:1", || y.relu());
+    assert_eq!(kernels(&plan(&g, &[elsewhere], &[], &dims)), ["Exp", "Exp+AddV2", "Relu"]);
+    let checked = (y + 1.0).check_numerics("y") * 2.0;
+    assert!(kernels(&plan(&g, &[checked], &[], &dims)).contains(&"CheckNumerics".to_string()));
+    check_values(&g, &[elsewhere, checked], &dims);
+}
+
+#[test]
+fn a_read_that_is_fused_still_comes_before_the_change() {
+    let g = Graph::new();
+    let dims: [&[usize]; 1] = [&[40, 30]];
+    let x = inputs(&g, &dims)[0];
+    let w = g.get_variable("w", [40, 30], Init::Ones);
+    let y = ((x * 0.0 + w) * 2.0).relu();
+    let changed = w.assign_add(y + 1.0);
+    let array = Array::new(&[40, 30], &vec![1.0f32; 1200]).unwrap();
+    let session = Session::new(&g, SessionOptions::on(Machine::host())).unwrap();
+    session.initialize().unwrap();
+    for want in [2.0, 8.0, 26.0] {
+        let got = session.run(&[(x, &array)], &[y], &[changed.op()]).unwrap();
+        assert!(got[0].to_f64().iter().all(|v| *v == want), "want {want}, got {:?}", got[0].to_f64()[0]);
+    }
+}
