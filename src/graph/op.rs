@@ -238,6 +238,8 @@ pub type MergeKernel = fn(DType, &[usize], &[bool], usize) -> Result<CpuKernel, 
 pub struct Reduction {
     /// Which axes of input 0 are reduced.
     pub axes: SmallVec<[bool; 8]>,
+    /// Reduces what is not cut into pieces.
+    pub whole: ReduceKernel,
     /// Reduces one piece.
     pub piece: ReduceKernel,
     /// Reduces the pieces' results to that of the whole.

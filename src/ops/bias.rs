@@ -189,7 +189,7 @@ impl Op for BiasAddGrad {
         let channels = channels(c.attrs, rank).ok()?;
         let axes = (0..rank).map(|axis| axis != channels).collect();
         let (piece, merge) = super::reduce::SUM.pieces;
-        (!c.inputs[0].is_empty()).then_some(Reduction { axes, piece, merge })
+        (!c.inputs[0].is_empty()).then_some(Reduction { axes, whole: piece, piece, merge })
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {

@@ -3,12 +3,16 @@
 use super::cuda_reduce as cuda;
 use super::reduce::{HalfSumOfSquares, numbers, sum};
 use super::values::{case, float};
-use crate::base::Shape;
+use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
 use crate::device::cuda::CudaKernel;
 use crate::graph::{
     Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Reduction, Tensor,
 };
+
+fn halves(dtype: DType, dims: &[usize], reduced: &[bool]) -> Result<CpuKernel, String> {
+    numbers(dtype, dims, reduced, HalfSumOfSquares)
+}
 
 /// TensorFlow's `L2Loss`: half the sum of the squares of all elements.
 pub struct L2Loss;
@@ -36,14 +40,15 @@ impl Op for L2Loss {
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         let dims = &c.inputs[0].dims;
-        numbers(c.inputs[0].dtype, dims, &vec![true; dims.len()], HalfSumOfSquares)
+        halves(c.inputs[0].dtype, dims, &vec![true; dims.len()])
     }
 
     fn reduction(&self, c: &KernelContext<'_>) -> Option<Reduction> {
         let axes = smallvec::smallvec![true; c.inputs[0].dims.len()];
         (!c.inputs[0].is_empty()).then_some(Reduction {
             axes,
-            piece: |dtype, dims, reduced| numbers(dtype, dims, reduced, HalfSumOfSquares),
+            whole: halves,
+            piece: halves,
             merge: |dtype, dims, reduced, _| sum(dtype, dims, reduced),
         })
     }

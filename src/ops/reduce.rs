@@ -114,7 +114,7 @@ impl Op for ReduceOp {
     fn reduction(&self, c: &KernelContext<'_>) -> Option<Reduction> {
         let axes = mark_axes(&c.ints(1)?, c.inputs[0].dims.len()).ok()?;
         let (piece, merge) = self.pieces;
-        (!c.inputs[0].is_empty()).then_some(Reduction { axes, piece, merge })
+        (!c.inputs[0].is_empty()).then_some(Reduction { axes, whole: self.kernel, piece, merge })
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {

@@ -114,7 +114,7 @@ fn nothing_waits_for_itself() {
     // The way from a to the sum leads through a product outside, and through a gate that waits for it.
     let through = a.matmul(x[1]);
     let sum = a.relu() + through;
-    let gated = g.control_dependencies(&[through.op()], || a.square());
+    let gated = g.control_dependencies([through.op()], || a.square());
     let both = sum * gated;
     let schedule = plan(&g, &[both, a], &[], &dims);
     assert!(schedule.step.nodes.iter().enumerate().all(|(i, n)| n.controls.iter().all(|c| c.index() < i)));

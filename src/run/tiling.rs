@@ -192,7 +192,8 @@ impl Layout<'_> {
             let reduces_rows = (row_axes > 0).then(|| self.reduces_rows(&reduction));
             let axes: SmallVec<[bool; 8]> =
                 reduces_rows.into_iter().chain(reduction.axes[row_axes..].iter().copied()).collect();
-            return (reduction.piece)(part.inputs[0].dtype, &tile.dims, &axes);
+            let make = if reduces_rows == Some(true) { reduction.piece } else { reduction.whole };
+            return make(part.inputs[0].dtype, &tile.dims, &axes);
         }
         let tiles = part.inputs.iter().map(|d| self.tile(d, rows)).collect::<Result<Vec<_>, _>>()?;
         // What is known of a whole is not of its rows.
