@@ -9,7 +9,9 @@ use crate::train::{GradOptions, gradients};
 /// The op types that run, in order, of a step that fetches these; its values must be those of the graph as it is.
 fn runs(g: &Graph, devices: &str, feeds: &[(Tensor<'_>, &Array)], fetches: &[Tensor<'_>]) -> Vec<&'static str> {
     g.check().unwrap();
-    let session = Session::new(g, SessionOptions::devices(devices).unwrap()).unwrap();
+    // What is fused afterwards shows in tests of its own.
+    let options = SessionOptions { fusion: false, ..SessionOptions::devices(devices).unwrap() };
+    let session = Session::new(g, options).unwrap();
     let values = session.run(feeds, fetches, &[]).unwrap();
     let given: Vec<(Tensor<'_>, Array)> = feeds.iter().map(|(t, a)| (*t, (*a).clone())).collect();
     for (fetch, value) in fetches.iter().zip(&values) {
