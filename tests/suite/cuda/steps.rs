@@ -22,7 +22,10 @@ fn child_towers_train_to_the_hosts_figures() {
             let again = train(way, options, 8);
             assert!(got == again.0 && finals == again.1, "{way:?}: other bits in another session");
             for (got, want) in got.iter().zip(&want) {
-                assert!((got - want).abs() <= 1e-5 * want.abs(), "{way:?} with graphs {graphs}, fusion {fusion}: {got}, want {want}");
+                assert!(
+                    (got - want).abs() <= 1e-5 * want.abs(),
+                    "{way:?} with graphs {graphs}, fusion {fusion}: {got}, want {want}"
+                );
             }
             for ((name, got), (_, want)) in finals.iter().zip(&final_want) {
                 let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 2e-5 * b.abs().max(1.0);
