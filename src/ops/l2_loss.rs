@@ -1,7 +1,8 @@
 //! `L2Loss`: half the sum of squares.
 
 use super::cuda_reduce as cuda;
-use super::reduce::{HalfSumOfSquares, numbers, sum};
+use super::reduce::{numbers, sum};
+use super::reduce_folds::HalfSumOfSquares;
 use super::values::{case, float};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;

@@ -88,6 +88,7 @@ mod qr;
 mod random;
 mod random_build;
 mod reduce;
+mod reduce_folds;
 mod reduce_grad;
 mod reduce_kernel;
 mod resize;
