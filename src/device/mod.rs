@@ -26,5 +26,5 @@ pub use process::{peak_resident_bytes, reset_peak_resident, resident_bytes};
 pub use program::{Command, Event, Failure, FailureKind, Program, Span, Step};
 pub use queue::{Job, Queue};
 pub use team::Team;
-pub use tiles::{Partial, Place, RowKernel, TilePart, TileView, TiledKernel};
+pub use tiles::{Partial, Place, RowFunction, RowKernel, TilePart, TileView, TiledKernel};
 pub use waiter::Waiter;

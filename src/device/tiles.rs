@@ -11,6 +11,9 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
+/// Computes a range of the rows of a launch's output 0.
+pub type RowFunction = dyn Fn(&Launch<'_>, Range<usize>) + Send + Sync;
+
 /// A host kernel that computes its output 0 by ranges of rows, each alone, whatever the other ranges are.
 pub struct RowKernel {
     /// Rows of output 0: the product of its leading sizes.
@@ -18,7 +21,7 @@ pub struct RowKernel {
     /// How many rows are best computed at once.
     pub block_rows: usize,
     /// Computes these rows of output 0. It takes the output by its pointer, since other threads write other rows.
-    pub run: Box<dyn Fn(&Launch<'_>, Range<usize>) + Send + Sync>,
+    pub run: Box<RowFunction>,
 }
 
 /// Where a tile's operand or result is.
