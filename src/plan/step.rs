@@ -276,7 +276,7 @@ impl StepNode {
     pub fn is_product(&self) -> bool {
         let is_product = |op: OpRef| op.traits().product;
         match self.fusion.as_deref() {
-            Some(Fusion::Chain(parts)) => parts.iter().any(|p| is_product(p.op)),
+            Some(Fusion::Chain(parts) | Fusion::Tiled(Tiled { parts, .. })) => parts.iter().any(|p| is_product(p.op)),
             _ => self.op.is_some_and(is_product),
         }
     }
