@@ -6,10 +6,11 @@
 use super::conv_geometry::Conv;
 use super::conv_kernel::Sweep;
 use super::conv_lines::Lines;
-use super::elementwise::{GRAIN, Shared, fill};
+use super::elementwise::{Dispatch, GRAIN, Shared, Wide, fill};
 use super::scratch::Scratch;
 use super::strip::Strip;
 use crate::device::{CpuKernel, Team};
+use pulp::NullaryFnOnce;
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -146,11 +147,29 @@ pub(super) fn add_runs(team: &Team, runs: &[f32], filter: &mut [f32]) {
     team.chunks(len, GRAIN / count.max(1), |chunk| {
         // SAFETY: chunks are disjoint parts of the output.
         let to = unsafe { std::slice::from_raw_parts_mut(to.get().add(chunk.start), chunk.len()) };
-        to.copy_from_slice(&runs[chunk.clone()]);
-        for run in runs.chunks_exact(len).skip(1) {
-            to.iter_mut().zip(&run[chunk.clone()]).for_each(|(to, &sum)| *to += sum);
-        }
+        Wide::run(AddRuns { runs, len, first: chunk.start, to });
     });
+}
+
+struct AddRuns<'a> {
+    runs: &'a [f32],
+    /// Elements of a run.
+    len: usize,
+    first: usize,
+    to: &'a mut [f32],
+}
+
+impl NullaryFnOnce for AddRuns<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let AddRuns { runs, len, first, to } = self;
+        to.copy_from_slice(&runs[first..][..to.len()]);
+        for run in runs.chunks_exact(len).skip(1) {
+            to.iter_mut().zip(&run[first..]).for_each(|(to, &sum)| *to += sum);
+        }
+    }
 }
 
 /// The kernel of the filter's gradient, of the image (input 0) and the output's gradient (input 2).

@@ -84,6 +84,7 @@ mod placeholder;
 mod pool;
 mod pool_cases;
 mod pool_kernel;
+mod pool_vectors;
 mod qr;
 mod random;
 mod random_build;

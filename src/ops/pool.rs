@@ -1,10 +1,11 @@
 //! `MaxPool` and `AvgPool`, their gradients, and the methods that build them.
 //!
-//! Absent: windows over batches or channels; loops (`pool_kernel.rs`); the test cases (`pool_cases.rs`).
+//! Absent: windows over batches or channels; loops (`pool_kernel.rs`, `pool_vectors.rs`); the test cases (`pool_cases.rs`).
 
 use super::conv_geometry::Conv;
 use super::pool_cases;
 use super::pool_kernel::{Pool, Take, average_gradient, forward, largest_gradient, largest_taken};
+use super::pool_vectors;
 use super::support::{build, int_vector, node, shape_of, sizes_from};
 use super::window::{DataFormat, Padding, Window, spatial_pair};
 use crate::base::{DType, Shape};
@@ -228,6 +229,13 @@ impl Op for PoolOp {
                     Make::LargestTaken => largest_taken::<$t>(pool),
                 }
             };
+        }
+        if c.outputs[0].dtype == DType::F32 && pool.channels >= pool_vectors::CHANNELS {
+            match self.make {
+                Make::Largest => return Ok(pool_vectors::largest(pool)),
+                Make::LargestGradient => return Ok(pool_vectors::largest_gradient(pool)),
+                _ => {}
+            }
         }
         Ok(match c.outputs[0].dtype {
             DType::F32 => kernel!(f32),

@@ -1,5 +1,5 @@
 //! Pools on the host: loops over channels, which lie together; images with channels in the middle are as many images of
-//! one channel.
+//! one channel. Largest pools of `float32` with channels last have vectors of their own (`pool_vectors.rs`).
 //!
 //! Invariant: gradients are gathered by the places that get them, so that results do not depend on the threads.
 
@@ -37,19 +37,19 @@ impl Pool {
 
     /// The first element of an input's place.
     #[inline(always)]
-    fn source(&self, image: usize, y: usize, x: usize) -> usize {
+    pub fn source(&self, image: usize, y: usize, x: usize) -> usize {
         ((image * self.image[0] + y) * self.image[1] + x) * self.channels
     }
 
     /// The first element of an output's place.
     #[inline(always)]
-    fn result(&self, image: usize, i: usize, j: usize) -> usize {
+    pub fn result(&self, image: usize, i: usize, j: usize) -> usize {
         ((image * self.out[0] + i) * self.out[1] + j) * self.channels
     }
 
     /// The elements of the window that are in the image, by number of tap and first element of the place.
     #[inline(always)]
-    fn each(&self, image: usize, i: usize, j: usize, mut f: impl FnMut(usize, usize)) {
+    pub fn each(&self, image: usize, i: usize, j: usize, mut f: impl FnMut(usize, usize)) {
         let seen = self.across.seen(j);
         for ty in self.down.seen(i) {
             let y = self.down.start(i).wrapping_add_unsigned(ty) as usize;
@@ -69,7 +69,7 @@ impl Pool {
 
 /// The windows along an axis that have a place in them.
 #[inline(always)]
-fn windows(axis: &Axis, place: usize) -> Range<usize> {
+pub(super) fn windows(axis: &Axis, place: usize) -> Range<usize> {
     let last = (place as isize - axis.origin) as usize;
     let first = (last + 1).saturating_sub(axis.taps).div_ceil(axis.step);
     first..(last / axis.step + 1).min(axis.count)
@@ -217,12 +217,17 @@ fn find<T: Number>(pool: &Pool, (image, i, j): (usize, usize, usize), source: &[
     });
 }
 
-/// The kernel of a largest pool's gradient: each window's (input 2) goes to its largest element (of input 0).
-pub(super) fn largest_gradient<T: Number>(pool: Pool) -> CpuKernel {
+/// Rows of an image that are a part of a largest pool's gradient, and how many such parts there are.
+pub(super) fn bands(pool: &Pool) -> (usize, usize) {
     // Windows that reach into two bands are looked at twice.
     let line = (pool.image[1] * pool.channels).max(1);
     let band = (GRAIN / line).max(4 * pool.down.taps.max(pool.down.step)).min(pool.image[0].max(1));
-    let bands = pool.image[0].div_ceil(band);
+    (band, pool.image[0].div_ceil(band))
+}
+
+/// The kernel of a largest pool's gradient: each window's (input 2) goes to its largest element (of input 0).
+pub(super) fn largest_gradient<T: Number>(pool: Pool) -> CpuKernel {
+    let (band, bands) = bands(&pool);
     Box::new(move |l| {
         let (source, gradient, target) = (l.input::<T>(0), l.input::<T>(2), l.output::<T>(0));
         let target = Shared::new(target.as_mut_ptr());

@@ -229,3 +229,85 @@ impl Square<'_> {
         }
     }
 }
+
+/// The first step of a square's transform for one of its rows, and the second of that row, of rows of channels: an image's
+/// tile or a gradient's, a slab of products at a time.
+pub(super) struct Row<'a> {
+    /// `Image` or `ResultGradient`.
+    pub transform: Transform,
+    /// Which row of the result.
+    pub row: usize,
+    /// Channels: a multiple of 16.
+    pub channels: usize,
+    pub from: &'a Places<*const f32>,
+    /// The row's first place, and the step to the next.
+    pub to: *mut f32,
+    pub to_step: usize,
+}
+
+impl Row<'_> {
+    /// Transforms all channels.
+    ///
+    /// # Safety
+    /// The places of the transform's sizes have the channels, and no result is a source.
+    pub unsafe fn run(self) {
+        pulp::Arch::new().dispatch(self)
+    }
+
+    /// # Safety
+    /// As [`Row::run`].
+    #[inline(always)]
+    unsafe fn of<L: Line<I, PLACES>, S: Simd, const I: usize>(&self, simd: S) {
+        // SAFETY: by the contract.
+        unsafe {
+            match self.row {
+                0 => self.all::<L, S, I, 0>(simd),
+                1 => self.all::<L, S, I, 1>(simd),
+                2 => self.all::<L, S, I, 2>(simd),
+                3 => self.all::<L, S, I, 3>(simd),
+                4 => self.all::<L, S, I, 4>(simd),
+                _ => self.all::<L, S, I, 5>(simd),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Row::run`].
+    #[inline(always)]
+    unsafe fn all<L: Line<I, PLACES>, S: Simd, const I: usize, const ROW: usize>(&self, simd: S) {
+        for channel in (0..self.channels).step_by(S::F32_LANES) {
+            let mut half = [simd.splat_f32s(0.0); I];
+            for (column, half) in half.iter_mut().enumerate() {
+                let mut from = [simd.splat_f32s(0.0); I];
+                for (row, from) in from.iter_mut().enumerate() {
+                    // SAFETY: by the contract; the channels are whole vectors.
+                    *from = unsafe { self.from[row][column].add(channel).cast::<S::f32s>().read_unaligned() };
+                }
+                // The other rows' sums are never computed.
+                *half = L::of(simd, from)[ROW];
+            }
+            for (column, value) in L::of(simd, half).into_iter().enumerate() {
+                // SAFETY: by the contract.
+                unsafe {
+                    self.to.add(column * self.to_step + channel).cast::<S::f32s>().write_unaligned(value);
+                }
+            }
+        }
+    }
+}
+
+impl WithSimd for Row<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // SAFETY: by the contract of `run`.
+        unsafe {
+            match self.transform {
+                Transform::ResultGradient { taps: 3 } => self.of::<ResultGradient4, S, 4>(simd),
+                Transform::ResultGradient { .. } => self.of::<ResultGradient2, S, 2>(simd),
+                _ => self.of::<Image, S, 6>(simd),
+            }
+        }
+    }
+}

@@ -35,7 +35,7 @@ pub(super) struct Tiles {
     down: usize,
     across: usize,
     /// Tiles of a block.
-    pub block: usize,
+    block: usize,
 }
 
 impl Tiles {
@@ -71,12 +71,12 @@ impl Tiles {
     }
 
     /// Blocks of them.
-    pub fn blocks(&self) -> usize {
+    fn blocks(&self) -> usize {
         self.count().div_ceil(self.block)
     }
 
     /// The tiles of a block.
-    pub fn of_block(&self, block: usize) -> Range<usize> {
+    fn of_block(&self, block: usize) -> Range<usize> {
         block * self.block..self.count().min((block + 1) * self.block)
     }
 
@@ -86,45 +86,44 @@ impl Tiles {
         (image, [tile / self.across * self.side, tile % self.across * self.side])
     }
 
+    /// The places of a tile's sources; zeros where there is none.
+    pub fn sources(&self, tile: usize, source: *const f32, zeros: &[f32]) -> Places<*const f32> {
+        let Sweep { axes: [y, x], source: steps, .. } = self.sweep;
+        let (image, first) = self.place(tile);
+        let at = |axis: &Axis, first: usize, place: usize| {
+            usize::try_from(axis.start(first) + place as isize).ok().filter(|&at| at < axis.source)
+        };
+        let columns: [Option<usize>; PLACES] = std::array::from_fn(|j| at(&x, first[1], j));
+        let mut from = [[zeros.as_ptr(); PLACES]; PLACES];
+        for (i, from) in from.iter_mut().enumerate() {
+            let Some(row) = at(&y, first[0], i) else { continue };
+            let line = source.wrapping_add(image * steps.batch + row * steps.y);
+            for (from, column) in from.iter_mut().zip(columns) {
+                if let Some(column) = column {
+                    *from = line.wrapping_add(column * steps.x);
+                }
+            }
+        }
+        from
+    }
+
+    /// The places of the gradient of a tile's results; zeros where there is none.
+    pub fn gradients(&self, tile: usize, gradient: *const f32, zeros: &[f32]) -> Places<*const f32> {
+        let mut from = [[zeros.as_ptr(); PLACES]; PLACES];
+        self.results(tile, |i, j, at| from[i][j] = gradient.wrapping_add(at));
+        from
+    }
+
     /// Transforms the sources of some tiles: to `[products, block, channels]`.
     ///
     /// # Safety
     /// `source` is a tensor of the sweep's sources, `zeros` has its channels, `to` the size of a block.
-    pub unsafe fn transform_sources(&self, tiles: Range<usize>, source: *const f32, zeros: &[f32], to: *mut f32) {
-        let Sweep { axes: [y, x], source: steps, depth, .. } = self.sweep;
+    unsafe fn transform_sources(&self, tiles: Range<usize>, source: *const f32, zeros: &[f32], to: *mut f32) {
+        let channels = self.sweep.depth;
         for (n, tile) in tiles.enumerate() {
-            let (image, first) = self.place(tile);
-            let at = |axis: &Axis, first: usize, place: usize| {
-                usize::try_from(axis.start(first) + place as isize).ok().filter(|&at| at < axis.source)
-            };
-            let mut from: Places<*const f32> = [[zeros.as_ptr(); PLACES]; PLACES];
-            for (i, from) in from.iter_mut().enumerate() {
-                let Some(row) = at(&y, first[0], i) else { continue };
-                for (j, from) in from.iter_mut().enumerate() {
-                    if let Some(column) = at(&x, first[1], j) {
-                        *from = source.wrapping_add(image * steps.batch + row * steps.y + column * steps.x);
-                    }
-                }
-            }
+            let (from, to) = (self.sources(tile, source, zeros), self.of(n, channels, to));
             // SAFETY: places that are there are within the tensor, the others are zeros.
-            unsafe {
-                Square { transform: Transform::Image, channels: depth, from: &from, to: &self.of(n, depth, to) }.run()
-            }
-        }
-    }
-
-    /// Transforms the gradient of some tiles' results: to `[products, block, channels]`.
-    ///
-    /// # Safety
-    /// `gradient` is a tensor of the sweep's results, `zeros` has its channels, `to` the size of a block.
-    pub unsafe fn transform_gradient(&self, tiles: Range<usize>, gradient: *const f32, zeros: &[f32], to: *mut f32) {
-        let width = self.sweep.width;
-        for (n, tile) in tiles.enumerate() {
-            let mut from: Places<*const f32> = [[zeros.as_ptr(); PLACES]; PLACES];
-            self.results(tile, |i, j, at| from[i][j] = gradient.wrapping_add(at));
-            let transform = Transform::ResultGradient { taps: self.taps };
-            // SAFETY: places that are there are within the tensor, the others are zeros.
-            unsafe { Square { transform, channels: width, from: &from, to: &self.of(n, width, to) }.run() }
+            unsafe { Square { transform: Transform::Image, channels, from: &from, to: &to }.run() }
         }
     }
 
