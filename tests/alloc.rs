@@ -14,8 +14,9 @@ use turret::base::{Array, DType};
 use turret::device::Machine;
 use turret::graph::{Graph, Init, Tensor, VariablePlacement};
 use turret::interop::arrays::{ArrayFile, WriteOptions, write_arrays};
+use turret::ops::{ConvOptions, Padding, PoolOptions};
 use turret::run::{Session, SessionOptions};
-use turret::train::{ApplyOptions, Optimizer, Towers, get_or_create_global_step};
+use turret::train::{ApplyOptions, ComputeOptions, Optimizer, Towers, get_or_create_global_step};
 
 struct Counting;
 
@@ -150,6 +151,33 @@ fn a_warm_step_allocates_nothing() {
         // In each tower the hidden layer and the gradient of its weights.
         warm_steps(optimizer, VariablePlacement::host(), 16, 4);
     }
+}
+
+/// The convolutions are products of their own: no part of them, nor of pools, takes memory.
+#[test]
+fn a_warm_step_of_convolutions_allocates_nothing() {
+    let _turn = TURN.lock();
+    let g = &Graph::new();
+    let x = g.placeholder(DType::F32, [4, 12, 12, 16], "x");
+    let weights = |name: &str, shape: [usize; 4]| g.get_variable(name, shape, Init::truncated_normal(0.0, 0.1));
+    let same = ConvOptions::new([1, 1], Padding::Same);
+    let bias = g.get_variable("bias", [32], Init::Zeros);
+    // By Winograd, out of registers, and of single channels.
+    let h = x.conv2d(weights("five", [5, 5, 16, 32]), same).bias_add(bias).relu();
+    let h = h.max_pool(PoolOptions::new([3, 3], [2, 2], Padding::Same));
+    let h = h.conv2d(weights("three", [3, 3, 32, 12]), ConvOptions::new([2, 2], Padding::Same));
+    let h = h.depthwise_conv2d_native(weights("single", [3, 3, 12, 1]), same);
+    let optimizer = Optimizer::gradient_descent(0.01);
+    let train = optimizer.minimize(h.square().mean(), ComputeOptions::default(), ApplyOptions::default());
+    let machine = Machine::simulated(1).with_host_threads(2);
+    let session = Session::new(g, SessionOptions::on(machine)).expect("a session");
+    session.initialize().expect("initial values");
+    let images: Vec<f32> = (0..4 * 12 * 12 * 16).map(|i| (i % 13) as f32 / 13.0).collect();
+    let images = Array::new(&[4, 12, 12, 16], &images).expect("as many as there are");
+    let step = || session.run(&[(x, &images)], &[], &[train]).map(drop).expect("a step");
+    (0..3).for_each(|_| step());
+    let count = allocations(|| (0..20).for_each(|_| step()));
+    assert_eq!(count, (0, 0));
 }
 
 /// Opens a file and reads all that it has.

@@ -86,20 +86,13 @@ impl Op for BiasAdd {
                 by_rows(l.team(), l.output::<T>(0), row, |first, rows| {
                     arch.dispatch(|| {
                         for (i, y) in rows.chunks_exact_mut(row).enumerate() {
-                            // SAFETY: the value has the output's size; where it is the same buffer, an element is
-                            // read through the output's own pointer below.
+                            // SAFETY: the value has the output's size.
                             let x = unsafe { value.0.add((first + i) * row) };
-                            let same = std::ptr::eq(x, y.as_ptr());
-                            if !same {
-                                // SAFETY: different buffers do not overlap.
-                                unsafe { std::ptr::copy_nonoverlapping(x, y.as_mut_ptr(), row) };
-                            }
-                            if inner == 1 {
-                                y.iter_mut().zip(bias).for_each(|(y, &b)| *y = y.plus(b));
-                            } else {
-                                let b = bias[(first + i) % channels];
-                                y.iter_mut().for_each(|y| *y = y.plus(b));
-                            }
+                            let line = (channels, inner, first + i);
+                            let apart = !std::ptr::eq(x, y.as_ptr());
+                            // SAFETY: different buffers do not overlap.
+                            let x = apart.then(|| unsafe { std::slice::from_raw_parts(x, row) });
+                            add_bias(y, x, bias, line);
                         }
                     });
                 });
@@ -211,6 +204,22 @@ impl Op for BiasAddGrad {
     }
 }
 
+/// Writes a row of values, or of what is there, and their bias: a pixel's channels, or a channel's places.
+#[inline(always)]
+fn add_bias<T: Number>(y: &mut [T], x: Option<&[T]>, bias: &[T], (channels, inner, row): (usize, usize, usize)) {
+    match (x, inner) {
+        (None, 1) => y.iter_mut().zip(bias).for_each(|(y, &b)| *y = y.plus(b)),
+        (Some(x), 1) => y.iter_mut().zip(x).zip(bias).for_each(|((y, &x), &b)| *y = x.plus(b)),
+        (x, _) => {
+            let b = bias[row % channels];
+            match x {
+                None => y.iter_mut().for_each(|y| *y = y.plus(b)),
+                Some(x) => y.iter_mut().zip(x).for_each(|(y, &x)| *y = x.plus(b)),
+            }
+        }
+    }
+}
+
 /// Sums blocks of rows apart, and then the blocks, in an order that does not depend on the threads.
 fn sums<T: Number>((outer, channels, inner): (usize, usize, usize)) -> CpuKernel {
     let per_block = (GRAIN / (channels * inner).max(1)).max(outer.div_ceil(64)).max(1);
@@ -225,6 +234,16 @@ fn sums<T: Number>((outer, channels, inner): (usize, usize, usize)) -> CpuKernel
             sums.fill(T::default());
             let rows = block * per_block..outer.min((block + 1) * per_block);
             arch.dispatch(|| {
+                let mut rows = rows;
+                // Four rows are added first, so that sums are read and written less often.
+                while inner == 1 && rows.len() >= 4 {
+                    let at = |row: usize| &x[(rows.start + row) * channels..][..channels];
+                    let pairs = at(0).iter().zip(at(1)).zip(at(2).iter().zip(at(3)));
+                    for (s, ((&a, &b), (&c, &d))) in sums.iter_mut().zip(pairs) {
+                        *s = s.plus(a.plus(b).plus(c.plus(d)));
+                    }
+                    rows.start += 4;
+                }
                 for row in rows {
                     let x = &x[row * channels * inner..][..channels * inner];
                     if inner == 1 {

@@ -1,16 +1,17 @@
 //! `Conv2D` and `DepthwiseConv2dNative`, the gradients of their images and filters, and the methods that build them.
 //!
 //! Absent: sizes (`conv_geometry.rs`, `window.rs`), loops (`winograd_kernel.rs`, `winograd_filter_kernel.rs`,
-//! `conv_strips.rs`, `conv_strips_filter.rs`, `conv_kernel.rs`, `conv_filter_kernel.rs`, `depthwise_kernel.rs`), launches
-//! (`cuda_conv.rs`), the test cases (`conv_cases.rs`).
+//! `conv_strips.rs`, `conv_strips_filter.rs`, `conv_kernel.rs`, `conv_filter_kernel.rs`, `depthwise_kernel.rs`,
+//! `depthwise_vectors.rs`), launches (`cuda_conv.rs`), the test cases (`conv_cases.rs`).
 
 use super::conv_geometry::{Conv, Kind, Of, infer};
 use super::shape_facts::ShapeN;
 use super::support::{dims_array, node, shape_of};
+use super::vectors::CHANNELS;
 use super::window::{DataFormat, Padding};
 use super::{
     conv_cases, conv_filter_kernel, conv_kernel, conv_strips, conv_strips_filter, cuda_conv, depthwise_kernel,
-    winograd_filter_kernel, winograd_kernel,
+    depthwise_vectors, winograd_filter_kernel, winograd_kernel,
 };
 use crate::base::DType;
 use crate::device::CpuKernel;
@@ -141,14 +142,21 @@ impl Op for ConvOp {
         let conv = Conv::of(self.kind, self.of, c)?;
         // A full filter of single channels is a depthwise one.
         let alone = conv.depth() == 1 && conv.groups > 1;
-        let strips = c.outputs[0].dtype == DType::F32 && conv.format == DataFormat::Nhwc;
-        if strips && !alone {
+        let vectors = c.outputs[0].dtype == DType::F32 && conv.format == DataFormat::Nhwc;
+        if vectors && !alone {
             return Ok(match self.of {
                 Of::Output => winograd_kernel::forward(&conv).unwrap_or_else(|| conv_strips::forward(&conv)),
                 Of::Image => winograd_kernel::backward(&conv).unwrap_or_else(|| conv_strips::backward(&conv)),
                 Of::Filter => winograd_filter_kernel::filter_gradient(&conv)
                     .unwrap_or_else(|| conv_strips_filter::filter_gradient(&conv)),
             });
+        }
+        if vectors && conv.width() == 1 && conv.channels >= CHANNELS {
+            match self.of {
+                Of::Output => return Ok(depthwise_vectors::forward(&conv)),
+                Of::Image => return Ok(depthwise_vectors::backward(&conv)),
+                Of::Filter => {}
+            }
         }
         Ok(match (self.of, alone, c.outputs[0].dtype) {
             (Of::Output, false, DType::F32) => conv_kernel::forward::<f32>(&conv),

@@ -7,6 +7,7 @@ use super::pool_cases;
 use super::pool_kernel::{Pool, Take, average_gradient, forward, largest_gradient, largest_taken};
 use super::pool_vectors;
 use super::support::{build, int_vector, node, shape_of, sizes_from};
+use super::vectors::CHANNELS;
 use super::window::{DataFormat, Padding, Window, spatial_pair};
 use crate::base::{DType, Shape};
 use crate::device::CpuKernel;
@@ -230,7 +231,7 @@ impl Op for PoolOp {
                 }
             };
         }
-        if c.outputs[0].dtype == DType::F32 && pool.channels >= pool_vectors::CHANNELS {
+        if c.outputs[0].dtype == DType::F32 && pool.channels >= CHANNELS {
             match self.make {
                 Make::Largest => return Ok(pool_vectors::largest(pool)),
                 Make::LargestGradient => return Ok(pool_vectors::largest_gradient(pool)),

@@ -9,7 +9,7 @@ use crate::base::{Array, Code, Diagnostic, Error, Result, Shape};
 use crate::device::Team;
 use crate::graph::{self, FOLDED_ELEMENTS, Fact, InferContext, Node, NodeId, TensorDesc, TensorId};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// A step's part of the graph, with all shapes known.
@@ -26,6 +26,8 @@ pub struct Pruned {
     pub initialized: Vec<(NodeId, bool)>,
     /// How many of the needed nodes were computed while planning.
     pub folded: usize,
+    /// What control inputs that do not run stand for: what runs, and they would have waited for.
+    stand_for: HashMap<NodeId, Vec<NodeId>>,
     info: Vec<Option<Info>>,
 }
 
@@ -34,6 +36,8 @@ struct Info {
     values: SmallVec<[Option<Arc<Array>>; 1]>,
     /// It, or something that it depends on, has effects: changes a variable, draws, prints, or may refuse its input.
     effects: bool,
+    /// It has effects itself.
+    acts: bool,
     kept: bool,
 }
 
@@ -90,16 +94,43 @@ impl Pruned {
         }
     }
 
-    /// The nodes that must have run before a kept node, beyond those that compute its inputs. A node that was computed
-    /// while planning stands for what it waits for.
+    /// The nodes that must have run before a kept node, beyond those that compute its inputs. A node that does not run
+    /// stands for what it would have waited for.
     pub fn control_inputs(&self, node: &Node) -> Vec<NodeId> {
-        node.control_inputs.iter().copied().filter(|&c| self.is_kept(c)).collect()
+        let mut all: Vec<NodeId> = Vec::new();
+        for control in &node.control_inputs {
+            let instead = self.stand_for.get(control).map_or(&[][..], Vec::as_slice);
+            let these = if self.is_kept(*control) { std::slice::from_ref(control) } else { instead };
+            these.iter().for_each(|id| {
+                if !all.contains(id) {
+                    all.push(*id);
+                }
+            });
+        }
+        all
     }
 
     /// The nodes that the step needs, whether they run or were computed while planning, in the order of creation.
     pub fn needed(&self) -> impl Iterator<Item = NodeId> + '_ {
         let all = self.info.iter().enumerate().filter(|(_, info)| info.is_some());
         all.map(|(i, _)| NodeId(i as u32))
+    }
+
+    /// What runs and a node, which does not, would have waited for.
+    fn instead_of(&self, id: NodeId) -> Vec<NodeId> {
+        let (mut found, mut seen, mut pending) = (BTreeSet::new(), HashSet::from([id]), vec![id]);
+        while let Some(id) = pending.pop() {
+            let node = &self.nodes[id.index()];
+            let data = node.inputs.iter().filter(|t| self.signature.feed(**t).is_none()).map(|t| t.node);
+            for before in data.chain(node.control_inputs.iter().copied()) {
+                if self.is_kept(before) {
+                    found.insert(before);
+                } else if self.info(before).effects && seen.insert(before) {
+                    pending.push(before);
+                }
+            }
+        }
+        found.into_iter().collect()
     }
 
     /// True if the node runs.
@@ -174,7 +205,16 @@ pub fn prune(resolved: Resolved, signature: Signature) -> Result<Pruned> {
         Err(e) => return Err(e),
     };
     let depends_on_values = depends_on_values || decided;
-    let mut pruned = Pruned { nodes, signature, kept: Vec::new(), depends_on_values, initialized, folded: 0, info };
+    let mut pruned = Pruned {
+        nodes,
+        signature,
+        kept: Vec::new(),
+        depends_on_values,
+        initialized,
+        folded: 0,
+        stand_for: HashMap::new(),
+        info,
+    };
     let nodes = pruned.nodes.clone();
     let has_effects = |id: NodeId| pruned.info(id).effects;
     let follow = |node: &Node, input: usize| {
@@ -183,8 +223,8 @@ pub fn prune(resolved: Resolved, signature: Signature) -> Result<Pruned> {
         !known || has_effects(tensor.node)
     };
     // Waiting for what has no effect is no reason to run it: the gates around gradients fall away here, and with them
-    // gradients that nobody asked for.
-    let kept = reachable(&nodes, &pruned.signature, follow, has_effects);
+    // gradients that nobody asked for. What they wait for in turn, and has effects, runs.
+    let kept = running(&nodes, &pruned.signature, follow, |id| pruned.info(id));
     for (i, needed) in needed.iter().enumerate().filter(|(_, n)| **n) {
         let info = pruned.info[i].as_mut().expect("needed");
         let _ = needed;
@@ -196,7 +236,46 @@ pub fn prune(resolved: Resolved, signature: Signature) -> Result<Pruned> {
             pruned.folded += 1;
         }
     }
+    for control in pruned.kept.iter().flat_map(|id| &nodes[id.index()].control_inputs) {
+        if !pruned.is_kept(*control) && pruned.info(*control).effects && !pruned.stand_for.contains_key(control) {
+            let instead = pruned.instead_of(*control);
+            pruned.stand_for.insert(*control, instead);
+        }
+    }
     Ok(pruned)
+}
+
+/// Marks what runs: what fetches and targets depend on by data edges that `follow` lets through, and of what is only
+/// waited for, what has effects itself.
+fn running<'a>(
+    nodes: &[Arc<Node>],
+    signature: &Signature,
+    follow: impl Fn(&Node, usize) -> bool,
+    info: impl Fn(NodeId) -> &'a Info,
+) -> Vec<bool> {
+    let (mut runs, mut passed) = (vec![false; nodes.len()], vec![false; nodes.len()]);
+    let fetched = signature.fetches.iter().filter(|t| signature.feed(**t).is_none()).map(|t| t.node);
+    let mut pending: Vec<(NodeId, bool)> =
+        fetched.chain(signature.targets.iter().copied()).map(|id| (id, true)).collect();
+    while let Some((id, run)) = pending.pop() {
+        if runs[id.index()] || !run && passed[id.index()] {
+            continue;
+        }
+        let node = &nodes[id.index()];
+        let unfed = |t: &TensorId| signature.feed(*t).is_none();
+        let waited = |id: NodeId| info(id).effects.then(|| (id, info(id).acts));
+        if run {
+            runs[id.index()] = true;
+            let inputs = node.inputs.iter().enumerate().filter(|(i, t)| unfed(t) && follow(node, *i));
+            pending.extend(inputs.map(|(_, t)| (t.node, true)));
+            pending.extend(node.guards.iter().map(|(t, _)| t).filter(|t| unfed(t)).map(|t| (t.node, true)));
+        } else {
+            passed[id.index()] = true;
+            pending.extend(node.inputs.iter().filter(|t| unfed(t)).filter_map(|t| waited(t.node)));
+        }
+        pending.extend(node.control_inputs.iter().filter_map(|&c| waited(c)));
+    }
+    runs
 }
 
 /// Marks what fetches and targets depend on. Fed tensors need nothing; `follow` says which data edges count, and
@@ -344,8 +423,8 @@ fn node_info(
         }
     }
     let may_fail = traits.fallible && !known.iter().any(Option::is_some);
-    let effects = effects_before || (traits.stateful || may_fail) && !traits.variable && !node.op.must_be_fed();
-    Ok(Info { descs, values: known, effects, kept: false })
+    let acts = (traits.stateful || may_fail) && !traits.variable && !node.op.must_be_fed();
+    Ok(Info { descs, values: known, effects: effects_before || acts, acts, kept: false })
 }
 
 fn unknown_shape(node: &Node, output: usize, shape: &Shape, values: &[Option<Arc<Array>>]) -> String {

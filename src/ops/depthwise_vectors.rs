@@ -1,0 +1,108 @@
+//! Convolutions of single channels of `float32` images with channels last, one filter for each, and the gradient of the
+//! image, in vectors of channels whose sums stay in registers.
+//!
+//! Invariant: a result's summands come in the order of its taps, each multiplied and added with one rounding.
+
+use super::conv_geometry::Conv;
+use super::conv_kernel::Sweep;
+use super::elementwise::{GRAIN, Shared, fill};
+use super::vectors::{Channels, Lanes, all_channels};
+use crate::device::CpuKernel;
+use pulp::{Simd, WithSimd};
+use std::ops::Range;
+
+/// The kernel of the output, of image and filter.
+pub(super) fn forward(conv: &Conv) -> CpuKernel {
+    sweeps(conv, vec![Sweep::forward(conv)], (0, 1))
+}
+
+/// The kernel of the image's gradient, of the filter (input 1) and the output's gradient (input 2).
+pub(super) fn backward(conv: &Conv) -> CpuKernel {
+    sweeps(conv, Sweep::backward(conv), (2, 1))
+}
+
+fn sweeps(conv: &Conv, all: Vec<Sweep>, (source, filter): (usize, usize)) -> CpuKernel {
+    let conv = *conv;
+    Box::new(move |l| {
+        let target = l.output::<f32>(0);
+        let covered: usize = all.iter().map(|s| s.batch * s.rows() * conv.channels).sum();
+        if covered != target.len() {
+            fill(l.team(), target, 0.0);
+        }
+        let [source, filter] = [source, filter].map(|i| Shared::new(l.input::<f32>(i).as_ptr().cast_mut()));
+        let target = Shared::new(target.as_mut_ptr());
+        for sweep in &all {
+            let work = sweep.axes[1].count * sweep.taps() * conv.filters;
+            let grain = (GRAIN / work.max(1)).max(1);
+            l.team().chunks(sweep.batch * sweep.axes[0].count, grain, |rows| {
+                let (source, filter, target) = (source.get(), filter.get(), target.get());
+                pulp::Arch::new().dispatch(Pixels { sweep, conv: &conv, source, filter, target, rows });
+            });
+        }
+        Ok(())
+    })
+}
+
+/// Rows of results of all images.
+struct Pixels<'a> {
+    sweep: &'a Sweep,
+    conv: &'a Conv,
+    source: *const f32,
+    filter: *const f32,
+    target: *mut f32,
+    rows: Range<usize>,
+}
+
+impl WithSimd for Pixels<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let [down, across] = self.sweep.axes;
+        for row in self.rows.clone() {
+            for j in 0..across.count {
+                let window = (row / down.count, row % down.count, j);
+                // SAFETY: the rows are of the sweep's tensors, and of this part alone.
+                unsafe { all_channels(simd, &self, self.conv.channels, window) }
+            }
+        }
+    }
+}
+
+impl Channels for Pixels<'_> {
+    #[inline(always)]
+    unsafe fn of<S: Simd, const V: usize, const PART: bool>(
+        &self,
+        lanes: Lanes<S, PART>,
+        (image, i, j): (usize, usize, usize),
+        first: usize,
+    ) {
+        let (simd, sweep, channels) = (lanes.simd, self.sweep, self.conv.channels);
+        let [down, across] = sweep.axes;
+        let mut sums = [simd.splat_f32s(0.0); V];
+        let seen = across.seen(j);
+        for ty in down.seen(i) {
+            let y = down.start(i).wrapping_add_unsigned(ty * down.tap_step) as usize;
+            let line = image * sweep.source.batch + y * sweep.source.y + first;
+            let taps = down.tap(ty) * self.conv.taps[1];
+            for tx in seen.clone() {
+                let x = across.start(j).wrapping_add_unsigned(tx * across.tap_step) as usize;
+                let (pixel, weights) = (line + x * channels, (taps + across.tap(tx)) * channels + first);
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    // SAFETY: by the contract; taps that are seen have a pixel.
+                    let (x, w) = unsafe {
+                        let at = v * S::F32_LANES;
+                        (lanes.load(self.source.add(pixel + at)), lanes.load(self.filter.add(weights + at)))
+                    };
+                    *sum = simd.mul_add_f32s(x, w, *sum);
+                }
+            }
+        }
+        let (y, x) = (down.first + i * down.stride, across.first + j * across.stride);
+        let at = image * sweep.target.batch + y * sweep.target.y + x * sweep.target.x + first;
+        for (v, sum) in sums.into_iter().enumerate() {
+            // SAFETY: by the contract.
+            unsafe { lanes.store(self.target.add(at + v * S::F32_LANES), sum) }
+        }
+    }
+}
