@@ -1,10 +1,14 @@
 //! The built-in networks: their variables, and five steps of training as in TensorFlow.
 
+use super::array;
 use super::recorded::{check_network, x};
-use turret::base::DType;
+use crate::gpus;
+use turret::base::{Array, DType};
 use turret::graph::{Graph, keys};
 use turret::layers::layer_parameters;
 use turret::layers::models::{Cifar10, Cnn, MobileNetV2, cifar10, classification_loss, cnn, mobilenet_v2};
+use turret::run::{Session, SessionOptions};
+use turret::train::{ApplyOptions, ComputeOptions, Optimizer};
 
 #[test]
 fn cifar10_is_the_tutorials() {
@@ -38,6 +42,29 @@ fn the_cnn_trains_as_in_tensorflow() {
         let message = g.check().unwrap_err().to_string();
         assert!(message.starts_with(said), "{message}");
     }
+}
+
+/// The labels are checked, and gradients wait for that, but nobody asked for the images' gradient.
+#[test]
+fn the_images_get_no_gradient() {
+    let g = Graph::new();
+    let (images, labels) = (x(&g, &[2, 12, 12, 3]), g.placeholder(DType::I32, [2], "labels"));
+    let loss = classification_loss(cnn(images, Cnn::default()), labels);
+    let train = Optimizer::gradient_descent(0.1).minimize(loss, ComputeOptions::default(), ApplyOptions::default());
+    let session = Session::new(&g, SessionOptions::on(gpus::machine(1))).expect("a sound graph");
+    let schedule = session.schedule(&[(images, &[2, 12, 12, 3]), (labels, &[2])], &[], &[train]).expect("a plan");
+    let count = |op: &str| schedule.step.nodes.iter().filter(|n| n.op.is_some_and(|o| o.name() == op)).count();
+    assert_eq!(["Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput"].map(count), [2, 2, 1]);
+    session.initialize().expect("initial values");
+    let images = (images, &array(&[2, 12, 12, 3], 1));
+    let step = |label: i32| {
+        let (w, was) = (g.find_variable("layer0/w").expect("it is there"), (labels, &Array::new(&[2], &[1, label])?));
+        let before = session.value(w)?;
+        let result = session.run(&[images, was], &[], &[train]).map(drop);
+        Ok::<_, turret::Error>((result.is_ok(), session.value(w)? == before))
+    };
+    assert_eq!(step(10).expect("values"), (false, true), "a label that is no class ends the step");
+    assert_eq!(step(9).expect("values"), (true, false));
 }
 
 #[test]
