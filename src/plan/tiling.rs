@@ -20,6 +20,9 @@ use std::sync::Arc;
 
 /// The most inputs of a fused node, and the most nodes in it.
 const MOST: (usize, usize) = (24, 48);
+/// Tensors of no more elements than these, one tile's, stay apart: they are in the first caches whatever is done, and a
+/// kernel of its own is the cheapest way to run an op.
+const LEAST: usize = 1 << 12;
 /// The most elements of a row: a tile is a row at least, and has to stay in the caches.
 const MOST_COLUMNS: usize = 1 << 14;
 /// How many nodes are looked at to find out whether a node waits for a cluster.
@@ -141,6 +144,9 @@ impl Pass {
             return None;
         }
         let dims = self.dims(step, seed).clone();
+        if dims.iter().product::<usize>() <= LEAST {
+            return None;
+        }
         let mut members = BTreeSet::from([seed]);
         let mut row_axes = self.row_axes(step, &members, &dims)?;
         let mut frontier = BTreeSet::new();

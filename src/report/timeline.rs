@@ -225,7 +225,7 @@ mod tests {
             assert_eq!((&args["bytes"], &args["op"], &copy["tid"]), (&json!(512), &json!("copy"), &json!(1)));
             assert_eq!((&args["from"], &args["to"]), (&json!("/device:CPU:0"), &json!("/device:GPU:1")));
             // What is computed from it begins later.
-            let product = find(base + 2, "Relu_1");
+            let product = find(base + 2, "MatMul_1");
             assert_eq!(product["args"]["outputs"], json!(["float32 [32, 8]"]));
             let end = copy["ts"].as_f64().unwrap() + copy["dur"].as_f64().unwrap();
             assert!(end <= product["ts"].as_f64().unwrap() + 1e-6);

@@ -241,7 +241,7 @@ fn a_timeline_is_written() {
     let trace: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let named = |name: &str| events.iter().find(|e| e["name"] == name && e["ph"] == "X").unwrap();
-    assert_eq!((&named("tower_1/Relu")["pid"], &named("tower_1/Relu")["cat"]), (&json!(2), &json!("op")));
+    assert_eq!((&named("tower_1/MatMul")["pid"], &named("tower_1/MatMul")["cat"]), (&json!(2), &json!("op")));
     assert_eq!(named("copy/affine0/w/read→gpu:1")["tid"], 1);
 }
 

@@ -23,7 +23,7 @@ fn what_is_written_is_read() {
     let x = g.placeholder(DType::F32, [4, 3], "x");
     let w = g.device("/gpu:0", || g.get_variable("w", [3, 2], Init::Ones));
     let y = g.device("/gpu:1", || x.matmul(w).relu());
-    let s = Session::new(&g, SessionOptions { fusion: false, ..SessionOptions::devices("sim:2").unwrap() }).unwrap();
+    let s = Session::new(&g, SessionOptions::devices("sim:2").unwrap()).unwrap();
     s.initialize().unwrap();
     let rows = Array::zeros(DType::F32, &[4, 3]).unwrap();
     let (_, metadata) = s.run_traced(&[(x, &rows)], &[y], &[]).unwrap();

@@ -16,6 +16,8 @@ struct Growing<'g> {
     tensors: Vec<Tensor<'g>>,
     variables: Vec<Variable<'g>>,
     placeholders: Vec<Tensor<'g>>,
+    /// What sizes above 1 are multiplied by.
+    scale: usize,
 }
 
 fn dims(t: Tensor<'_>) -> Vec<usize> {
@@ -26,7 +28,7 @@ impl<'g> Growing<'g> {
     fn new(g: &'g Graph, seed: u64) -> Growing<'g> {
         let mut random = Random::new(seed);
         let gpus = 1 + random.below(4);
-        Growing { g, random, gpus, tensors: Vec::new(), variables: Vec::new(), placeholders: Vec::new() }
+        Growing { g, random, gpus, tensors: Vec::new(), variables: Vec::new(), placeholders: Vec::new(), scale: 1 }
     }
 
     fn device(&mut self) -> String {
@@ -39,7 +41,10 @@ impl<'g> Growing<'g> {
 
     fn sizes(&mut self) -> Vec<usize> {
         let rank = self.random.below(4);
-        (0..rank).map(|_| if self.random.one_in(40) { 0 } else { self.random.pick(&[1, 2, 3, 4, 6]) }).collect()
+        (0..rank)
+            .map(|_| if self.random.one_in(40) { 0 } else { self.random.pick(&[1, 2, 3, 4, 6]) })
+            .map(|size| if size == 1 { 1 } else { size * self.scale })
+            .collect()
     }
 
     fn array(&mut self, dims: &[usize]) -> Array {
@@ -124,7 +129,7 @@ impl<'g> Growing<'g> {
             }
             20 => vec![x.reshape([-1])],
             21 if xs.len() < 3 => vec![x.expand_dims(axis as i32)],
-            22 if !xs.is_empty() && xs[axis] < 8 => vec![g.concat([x, y, x], axis as i32)],
+            22 if !xs.is_empty() && xs[axis] < 8 * self.scale => vec![g.concat([x, y, x], axis as i32)],
             23 if !xs.is_empty() && xs[axis].is_multiple_of(2) => x.split(2, axis as i32),
             24 if !xs.is_empty() && xs[axis] > 1 => x.split_sizes(&[1, -1], axis as i32),
             25 if !xs.is_empty() && xs[axis] > 0 => vec![x.gather(g.constant(index), axis as i32)],
@@ -142,7 +147,7 @@ impl<'g> Growing<'g> {
         });
         // Values that grow without bound end in NaN, which compares well but tells little.
         let count = |t: &Tensor<'g>| dims(*t).iter().product::<usize>();
-        self.tensors.extend(made.into_iter().filter(|t| count(t) <= 512));
+        self.tensors.extend(made.into_iter().filter(|t| count(t) <= 512 * self.scale * self.scale));
     }
 }
 
@@ -242,6 +247,42 @@ fn random_graphs_give_the_same_bits_as_their_nodes_alone() {
         s.initialize().unwrap_or_else(|e| panic!("graph {seed}: {e}"));
         for _ in 0..3 {
             compare(&mut w, &s, seed);
+        }
+    }
+}
+
+#[test]
+fn large_graphs_give_the_same_figures_fused_and_apart() {
+    for seed in 0..seeds(60) {
+        let g = Graph::new();
+        let mut w = Growing::new(&g, seed + 10_000);
+        w.scale = 16;
+        for _ in 0..4 {
+            w.add_source();
+        }
+        for _ in 0..12 + seed as usize % 24 {
+            if w.random.one_in(6) { w.add_source() } else { w.add_op() }
+        }
+        g.check().unwrap_or_else(|e| panic!("graph {seed}: {e}"));
+        let feeds: Vec<(Tensor<'_>, Array)> =
+            w.placeholders.clone().into_iter().map(|p| (p, w.array(&dims(p)))).collect();
+        let given: Vec<(Tensor<'_>, &Array)> = feeds.iter().map(|(t, a)| (*t, a)).collect();
+        let last = w.tensors.last().copied();
+        let fetches: Vec<Tensor<'_>> = (0..4).map(|_| w.any()).chain(last).collect();
+        let run = |fusion: bool, threads: usize| {
+            let machine = crate::gpus::machine(w.gpus).with_host_threads(threads);
+            let s = Session::new(&g, SessionOptions { fusion, ..SessionOptions::on(machine) }).unwrap();
+            s.initialize().unwrap_or_else(|e| panic!("graph {seed}: {e}"));
+            s.run(&given, &fetches, &[])
+        };
+        let (fused, again, apart) = (run(true, 1), run(true, 3), run(false, 1));
+        let (Ok(fused), Ok(again), Ok(apart)) = (fused, again, apart) else { continue };
+        for (((fused, again), apart), fetch) in fused.iter().zip(&again).zip(&apart).zip(&fetches) {
+            assert!(fused.bytes() == again.bytes(), "graph {seed}: {fetch:?} has other bits with other threads");
+            let (got, want) = (fused.to_f64(), apart.to_f64());
+            let largest = want.iter().filter(|v| v.is_finite()).fold(1.0f64, |m, v| m.max(v.abs()));
+            let near = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-5 * largest;
+            assert!(fused.dims() == apart.dims() && got.iter().zip(&want).all(near), "graph {seed}: {fetch:?}");
         }
     }
 }
