@@ -1,8 +1,9 @@
 //! The functions of one or two elements behind `unary.rs` and `unary_grad.rs`.
 //!
-//! Absent: loops and types of ops.
+//! Absent: loops and types of ops. Of `float32`, powers, logarithms and what is made of them are in `math.rs`.
 
 use super::elementwise::{Map1, Map2};
+use super::math;
 use super::number::Number;
 
 /// A `float` type with the functions of analysis.
@@ -29,39 +30,47 @@ pub(super) trait Real: Number {
     fn area_sine(self) -> Self;
     fn area_cosine(self) -> Self;
     fn area_tangent(self) -> Self;
+    /// `1 / (1 + e^-x)`.
+    fn logistic(self) -> Self;
+    /// `ln(1 + e^x)`.
+    fn soft_rectified(self) -> Self;
     fn half() -> Self {
         Self::from_f64(0.5)
     }
 }
 
 macro_rules! real {
-    ($t:ident, $erf:path, $erfc:path) => {
+    ($t:ident: $($name:ident = $function:path),*) => {
         impl Real for $t {
-            real!(@methods $t: floored = floor, raised = ceil, rounded_to_even = round_ties_even, root = sqrt,
-                exponential = exp, exponential_minus_1 = exp_m1, logarithm = ln, logarithm_of_1_plus = ln_1p,
-                hyperbolic_tangent = tanh, hyperbolic_sine = sinh, hyperbolic_cosine = cosh, area_sine = asinh,
-                area_cosine = acosh, area_tangent = atanh, sine = sin, cosine = cos, tangent = tan, arc_sine = asin,
-                arc_cosine = acos, arc_tangent = atan);
-
-            #[inline(always)]
-            fn error_function(self) -> Self {
-                $erf(self)
-            }
-            #[inline(always)]
-            fn rest_of_error_function(self) -> Self {
-                $erfc(self)
-            }
+            real!(@methods floored = $t::floor, raised = $t::ceil, rounded_to_even = $t::round_ties_even,
+                root = $t::sqrt, hyperbolic_sine = $t::sinh, hyperbolic_cosine = $t::cosh, area_sine = $t::asinh,
+                area_cosine = $t::acosh, area_tangent = $t::atanh, sine = $t::sin, cosine = $t::cos, tangent = $t::tan,
+                arc_sine = $t::asin, arc_cosine = $t::acos, arc_tangent = $t::atan);
+            real!(@methods $($name = $function),*);
         }
     };
-    (@methods $t:ident: $($name:ident = $function:ident),*) => {$(
+    (@methods $($name:ident = $function:path),*) => {$(
         #[inline(always)]
         fn $name(self) -> Self {
-            $t::$function(self)
+            $function(self)
         }
     )*};
 }
-real!(f32, libm::erff, libm::erfcf);
-real!(f64, libm::erf, libm::erfc);
+
+real!(f32: exponential = math::exp, exponential_minus_1 = math::exp_m1, logarithm = math::ln,
+    logarithm_of_1_plus = math::ln_1p, hyperbolic_tangent = math::tanh, error_function = math::erf,
+    rest_of_error_function = math::erfc, logistic = math::sigmoid, soft_rectified = math::softplus);
+real!(f64: exponential = f64::exp, exponential_minus_1 = f64::exp_m1, logarithm = f64::ln,
+    logarithm_of_1_plus = f64::ln_1p, hyperbolic_tangent = f64::tanh, error_function = libm::erf,
+    rest_of_error_function = libm::erfc, logistic = logistic, soft_rectified = soft_rectified);
+
+fn logistic(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+fn soft_rectified(x: f64) -> f64 {
+    rectified(x) + (-x.abs()).exp().ln_1p()
+}
 
 macro_rules! functions {
     ($($name:ident, $kind:ident: $($x:ident),+ => $body:expr;)*) => {$(
@@ -85,11 +94,6 @@ macro_rules! functions {
             }
         }
     };
-}
-
-#[inline(always)]
-fn logistic<T: Real>(x: T) -> T {
-    T::ONE.over(T::ONE.plus(x.negated().exponential()))
 }
 
 #[inline(always)]
@@ -153,8 +157,8 @@ functions! {
     ScaledExponentialLinear, Real: x =>
         if x < T::ZERO { scale_alpha::<T>().times(x.exponential_minus_1()) } else { scale::<T>().times(x) };
     SoftSign, Real: x => x.over(T::ONE.plus(x.magnitude()));
-    Logistic, Real: x => logistic(x);
-    SoftRectified, Real: x => rectified(x).plus(x.magnitude().negated().exponential().logarithm_of_1_plus());
+    Logistic, Real: x => x.logistic();
+    SoftRectified, Real: x => x.soft_rectified();
 
     RectifiedSlope, Number: grad, y => if y > T::ZERO { grad } else { T::ZERO };
     RectifiedTo6Slope, Number: grad, y => if y > T::ZERO && y < six() { grad } else { T::ZERO };
@@ -163,7 +167,7 @@ functions! {
     RootSlope, Real: y, grad => grad.times(T::half()).over(y);
     OneOverRootSlope, Real: y, grad => grad.times(T::half()).times(y.times(y).times(y)).negated();
     OneOverSlope, Real: y, grad => grad.times(y.times(y)).negated();
-    SoftRectifiedSlope, Real: grad, x => grad.times(logistic(x));
+    SoftRectifiedSlope, Real: grad, x => grad.times(x.logistic());
     ExponentialLinearSlope, Real: grad, y => if y < T::ZERO { y.plus(T::ONE).times(grad) } else { grad };
     ScaledExponentialLinearSlope, Real: grad, y =>
         if y < T::ZERO { grad.times(y.plus(scale_alpha())) } else { grad.times(scale()) };

@@ -73,6 +73,7 @@ mod likes;
 mod lin_space;
 mod list_diff;
 mod lrn;
+mod math;
 mod matmul;
 mod matmul_kernel;
 mod mirror_pad;

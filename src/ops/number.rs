@@ -59,7 +59,7 @@ pub(super) trait Number: Element + PartialOrd {
 }
 
 macro_rules! float {
-    ($t:ident) => {
+    ($t:ident, $power:path) => {
         impl Number for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -104,7 +104,7 @@ macro_rules! float {
             }
             #[inline(always)]
             fn power(self, other: Self) -> Self {
-                self.powf(other)
+                $power(self, other)
             }
             #[inline(always)]
             fn magnitude(self) -> Self {
@@ -193,7 +193,7 @@ macro_rules! integer {
     };
 }
 
-float!(f32);
-float!(f64);
+float!(f32, super::math::pow);
+float!(f64, f64::powf);
 integer!(i32);
 integer!(i64);

@@ -3,12 +3,14 @@
 //! All subtract a row's largest value first, so they do not overflow. Absent: other axes; transpose to get them last.
 
 use super::cuda_rows::{ROWS, rows_launch};
+use super::elementwise::{Dispatch, Wide};
 use super::functions::Real;
 use super::support::{build, by_rows, index_at, node, scoped, sized};
 use crate::base::{Array, DType, Shape};
 use crate::device::cuda::{CudaArg, CudaCode, CudaKernel, CudaLaunch, FailureText};
 use crate::device::{CpuKernel, Launch};
 use crate::graph::{Attrs, Case, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor, Traits};
+use pulp::NullaryFnOnce;
 use std::sync::Arc;
 
 /// TensorFlow's `Softmax`: `exp(x) / sum(exp(x))` over the last axis.
@@ -42,6 +44,7 @@ fn floating(c: &InferContext<'_>, what: &str) -> Result<(), String> {
 }
 
 /// A row's largest value.
+#[inline(always)]
 fn largest<T: Real>(row: &[T]) -> T {
     row.iter().copied().fold(T::LOWEST, T::larger)
 }
@@ -52,28 +55,47 @@ fn rowwise<T: Real>(classes: usize, row: impl Fn(&[T], &mut [T]) + Send + Sync +
         let x = l.input::<T>(0);
         by_rows(l.team(), l.output::<T>(0), classes, |first, rows| {
             let x = &x[first * classes..][..rows.len()];
-            x.chunks_exact(classes).zip(rows.chunks_exact_mut(classes)).for_each(|(x, y)| row(x, y));
+            Wide::run(Rows { x, y: rows, classes, row: &row });
         });
         Ok(())
     })
 }
 
-/// Writes `exp(x - max)` and gives its sum.
-fn exps<T: Real>(x: &[T], y: &mut [T]) -> T {
-    let max = largest(x);
-    let mut sum = T::ZERO;
-    for (y, &x) in y.iter_mut().zip(x) {
-        *y = x.minus(max).exponential();
-        sum = sum.plus(*y);
-    }
-    sum
+/// Rows that are computed in one loop.
+struct Rows<'a, T, F> {
+    x: &'a [T],
+    y: &'a mut [T],
+    classes: usize,
+    row: &'a F,
 }
 
+impl<T: Real, F: Fn(&[T], &mut [T])> NullaryFnOnce for Rows<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Rows { x, y, classes, row } = self;
+        x.chunks_exact(classes).zip(y.chunks_exact_mut(classes)).for_each(|(x, y)| row(x, y));
+    }
+}
+
+/// Writes `exp(x - max)` and gives its sum.
+#[inline(always)]
+fn exps<T: Real>(x: &[T], y: &mut [T]) -> T {
+    let max = largest(x);
+    for (y, &x) in y.iter_mut().zip(x) {
+        *y = x.minus(max).exponential();
+    }
+    y.iter().fold(T::ZERO, |sum, &y| sum.plus(y))
+}
+
+#[inline(always)]
 fn softmax_row<T: Real>(x: &[T], y: &mut [T]) {
     let factor = T::ONE.over(exps(x, y));
     y.iter_mut().for_each(|y| *y = y.times(factor));
 }
 
+#[inline(always)]
 fn log_softmax_row<T: Real>(x: &[T], y: &mut [T]) {
     let (log, max) = (exps(x, y).logarithm(), largest(x));
     y.iter_mut().zip(x).for_each(|(y, &x)| *y = x.minus(max).minus(log));
@@ -393,13 +415,32 @@ fn rows_and_losses<T: Real>(l: &Launch<'_>, classes: usize, f: impl Fn(usize, &[
     let losses = Losses(all.as_mut_ptr());
     let losses = &losses;
     by_rows(l.team(), l.output::<T>(1), classes, |first, rows| {
-        for (i, y) in rows.chunks_exact_mut(classes).enumerate() {
-            let row = first + i;
-            // SAFETY: there are as many losses as rows, and this chunk alone has this row.
-            let loss = unsafe { &mut *losses.0.add(row) };
-            f(row, &x[row * classes..][..classes], loss, y);
-        }
+        let count = rows.len() / classes;
+        // SAFETY: there are as many losses as rows, and this chunk alone has these rows.
+        let losses = unsafe { std::slice::from_raw_parts_mut(losses.0.add(first), count) };
+        Wide::run(LossRows { x: &x[first * classes..], y: rows, losses, classes, first, f: &f });
     });
+}
+
+/// Rows whose losses are computed in one loop.
+struct LossRows<'a, T, F> {
+    x: &'a [T],
+    y: &'a mut [T],
+    losses: &'a mut [T],
+    classes: usize,
+    first: usize,
+    f: &'a F,
+}
+
+impl<T: Real, F: Fn(usize, &[T], &mut T, &mut [T])> NullaryFnOnce for LossRows<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let LossRows { x, y, losses, classes, first, f } = self;
+        let rows = x.chunks_exact(classes).zip(y.chunks_exact_mut(classes)).zip(losses);
+        rows.enumerate().for_each(|(i, ((x, y), loss))| f(first + i, x, loss, y));
+    }
 }
 
 impl<'g> Tensor<'g> {
