@@ -5,6 +5,7 @@
 
 use super::elementwise::{Dispatch, Shared, Wide};
 use super::number::Number;
+use super::small_product;
 use crate::device::{CpuKernel, Launch, RowKernel};
 use pulp::NullaryFnOnce;
 use std::ops::Range;
@@ -84,6 +85,14 @@ pub(super) fn floats<T: Number>(sizes: Sizes) -> CpuKernel {
     if k == 1 {
         return outer::<T>(m, n);
     }
+    if small_product::fits(m, k, n) {
+        return Box::new(move |l| {
+            let (x, y, o) = (l.input::<T>(0).as_ptr(), l.input::<T>(1).as_ptr(), l.output::<T>(0).as_mut_ptr());
+            // SAFETY: the buffers hold matrices of these sizes.
+            unsafe { small_product::product((k, n), (x, a), (y, b), o, 0..m) };
+            Ok(())
+        });
+    }
     let (blocks, _) = sizes.blocks();
     Box::new(move |l| {
         let (x, y) = (l.input::<T>(0).as_ptr(), l.input::<T>(1).as_ptr());
@@ -102,6 +111,7 @@ pub(super) fn rows<T: Number>(sizes: Sizes) -> Option<RowKernel> {
     if m < 2 || n < 2 || k == 0 || columns < n {
         return None;
     }
+    let small = small_product::fits(m, k, n);
     let run = move |l: &Launch<'_>, rows: Range<usize>| {
         let (x, y, o) = (l.input_ptr::<T>(0).0, l.input_ptr::<T>(1).0, l.output_ptr::<T>(0).0);
         // SAFETY: the buffers hold matrices of these sizes, and these are rows of the output that are nobody else's.
@@ -109,6 +119,7 @@ pub(super) fn rows<T: Number>(sizes: Sizes) -> Option<RowKernel> {
             let (x, o) = (x.add(rows.start * a.0), o.add(rows.start * n));
             match k {
                 1 => Wide::run(Outer { x, step: a.0, y, o, rows: rows.len(), n }),
+                _ if small => small_product::product((k, n), (x, a), (y, b), o, 0..rows.len()),
                 _ => product((rows.len(), k, n), (x, a), (y, b), (o, n)),
             }
         }

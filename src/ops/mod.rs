@@ -102,6 +102,7 @@ mod sequence;
 mod shape_facts;
 mod shape_ops;
 mod slice;
+mod small_product;
 mod softmax;
 mod split;
 mod stack;

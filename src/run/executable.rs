@@ -19,7 +19,7 @@ use crate::graph::{NodeId, TensorDesc};
 use crate::plan::{CopyInfo, Fetch, Fusion, Origin, Route, Schedule, StepNode, StepNodeId, StepNodeKind, ValueId};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Kernels with a state of their own, such as random generators, by graph node and input sizes.
@@ -54,6 +54,8 @@ pub(super) struct Executable {
     /// By device: arena, constants.
     _memory: Vec<(DeviceId, DeviceMemory)>,
     running: AtomicUsize,
+    /// When the variables that it needs were seen to have values; [`VariableStore::are_initialized`] keeps it.
+    pub initialized: AtomicU64,
 }
 
 impl Job for Executable {
@@ -122,6 +124,7 @@ impl Executable {
             traces: Mutex::default(),
             _memory: memory,
             running: AtomicUsize::new(0),
+            initialized: AtomicU64::new(0),
         })
     }
 

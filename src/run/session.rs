@@ -366,7 +366,7 @@ impl<'g> Session<'g> {
         let executable = &plan.executable;
         let step = &executable.schedule.step;
         state.check_whole()?;
-        if step.needs_initialized.iter().any(|&v| !state.store.is_initialized(v)) {
+        if !state.store.are_initialized(&step.needs_initialized, &executable.initialized) {
             return Err(missing_values(state, step.needs_initialized.iter().copied()));
         }
         for (place, array) in plan.feed_places.iter().zip(feeds) {

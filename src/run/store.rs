@@ -6,11 +6,14 @@ use crate::device::{DeviceId, DeviceInfo, DeviceMemory, MemoryUse, View};
 use crate::graph::{NodeId, TensorDesc};
 use indexmap::IndexMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The variables that plans have touched so far.
 #[derive(Default)]
 pub(super) struct VariableStore {
     variables: IndexMap<NodeId, Stored>,
+    /// How often a variable has lost its value.
+    losses: u64,
 }
 
 struct Stored {
@@ -53,6 +56,17 @@ impl VariableStore {
     /// True if the variable has a value.
     pub fn is_initialized(&self, id: NodeId) -> bool {
         self.variables.get(&id).is_some_and(|v| v.initialized)
+    }
+
+    /// True if all of these have values. `seen` keeps for the next time that they had.
+    pub fn are_initialized(&self, ids: &[NodeId], seen: &AtomicU64) -> bool {
+        // One that has a value keeps it, unless one is lost.
+        let now = self.losses + 1;
+        let all = seen.load(Ordering::Relaxed) == now || ids.iter().all(|id| self.is_initialized(*id));
+        if all {
+            seen.store(now, Ordering::Relaxed);
+        }
+        all
     }
 
     /// Notes that the variable has a value.
@@ -103,7 +117,10 @@ impl VariableStore {
     pub fn put_back(&mut self, id: NodeId, value: Option<Array>) -> Result<()> {
         match value {
             Some(value) => self.write(id, &value)?,
-            None => self.variables.get_mut(&id).into_iter().for_each(|stored| stored.initialized = false),
+            None => {
+                self.losses += 1;
+                self.variables.get_mut(&id).into_iter().for_each(|stored| stored.initialized = false);
+            }
         }
         Ok(())
     }
