@@ -2,14 +2,12 @@
 //!
 //! Invariant: what a part computes depends on the part's number alone, never on the thread that runs it.
 
+use super::waiter::look;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::{JoinHandle, Thread};
-
-/// How often a waiting thread looks before it sleeps: some tens of microseconds.
-const SPINS: u32 = 4_000;
 
 /// A team of threads that share the parts of one job at a time; the caller's thread is one of them.
 pub struct Team {
@@ -100,10 +98,11 @@ impl Team {
             }
         }
         let mine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shared.take_parts(&part, parts)));
-        let mut spins = 0u32;
-        while shared.working.load(Ordering::Acquire) > 0 {
-            spins += 1;
-            if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        let done = || shared.working.load(Ordering::Acquire) == 0;
+        if !look(done) {
+            while !done() {
+                std::thread::yield_now();
+            }
         }
         let failed = shared.failed.swap(false, Ordering::Relaxed);
         match mine {
@@ -155,16 +154,9 @@ impl Shared {
     }
 
     fn await_job(&self, worker: usize, seen: u64) -> u64 {
-        let mut spins = 0u32;
         loop {
-            let epoch = self.epoch.load(Ordering::Acquire);
-            if epoch != seen {
-                return epoch;
-            }
-            spins += 1;
-            if spins < SPINS {
-                std::hint::spin_loop();
-                continue;
+            if look(|| self.epoch.load(Ordering::Acquire) != seen) {
+                return self.epoch.load(Ordering::Acquire);
             }
             self.asleep[worker].store(true, Ordering::SeqCst);
             if self.epoch.load(Ordering::SeqCst) == seen {
