@@ -169,7 +169,7 @@ impl Program {
                             std::ptr::copy_nonoverlapping(from.start, staging, bytes);
                             std::ptr::copy_nonoverlapping(staging, to.start, bytes);
                         } else {
-                            std::ptr::copy_nonoverlapping(from.start, to.start, bytes);
+                            copy(team, from.start, to.start, bytes);
                         }
                     }
                     Trace::finished(&mut trace, *node, started);
@@ -180,6 +180,24 @@ impl Program {
             }
         }
     }
+}
+
+/// Bytes that one thread copies at a time.
+const COPY_GRAIN: usize = 1 << 18;
+
+/// Copies with all threads of a team.
+///
+/// # Safety
+/// Both buffers hold `bytes` bytes, are no part of each other, and are used by nobody else meanwhile.
+unsafe fn copy(team: &Team, from: *const u8, to: *mut u8, bytes: usize) {
+    struct Ends(*const u8, *mut u8);
+    // SAFETY: each thread copies a piece of its own.
+    unsafe impl Sync for Ends {}
+    let ends = &Ends(from, to);
+    team.chunks(bytes, COPY_GRAIN, |piece| {
+        // SAFETY: the piece lies in both buffers, by the contract.
+        unsafe { std::ptr::copy_nonoverlapping(ends.0.add(piece.start), ends.1.add(piece.start), piece.len()) }
+    });
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

@@ -229,6 +229,33 @@ fn the_readmes_first_program_is_an_example() {
 }
 
 #[test]
+fn cifar10_trains_stops_and_goes_on() {
+    let folder = std::env::temp_dir().join(format!("turret-cifar10-test-{}", std::process::id()));
+    let path = folder.to_str().expect("a path in UTF-8");
+    let args = ["--gpus", "1", "--batch", "2", "--steps", "2", "--checkpoint-dir", path];
+    let first = output_of("cifar10_multi_gpu", &args);
+    assert!(first.starts_with("400 images to train on, 100 to test on (made up)\n"), "{first}");
+    assert!(first.contains("step 0, loss = 4.6") && first.contains("model.ckpt-2"), "{first}");
+    let second = output_of("cifar10_multi_gpu", &args);
+    assert!(second.contains(&format!("going on from {path}/model.ckpt-2")), "{second}");
+    assert!(second.contains("step 3, loss = 4.") && second.contains("precision @ 1 = "), "{second}");
+    std::fs::write(folder.join("data_batch_1.bin"), [0; 100]).expect("the folder is there");
+    let refused = run(&example_binary("cifar10_multi_gpu"), &["--data-dir", path]);
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(message.contains("data_batch_1.bin': it has 100 bytes, want a multiple of the 3073"), "{message}");
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[test]
+fn mobilenet_v2_has_its_papers_parameters_and_trains() {
+    let output = output_of("mobilenet_v2", &["--gpus", "1", "--size", "32", "--batch", "1", "--steps", "2"]);
+    assert!(output.contains("parameters: 3504872 trained, 34112 of moving statistics\n"), "{output}");
+    let losses: Vec<f64> =
+        (output.lines()).filter_map(|l| l.split_once("loss = ")?.1.split(' ').next()?.parse().ok()).collect();
+    assert!(losses.len() == 2 && (losses[0] - 1000f64.ln()).abs() < 0.1 && losses[1] < losses[0], "{output}");
+}
+
+#[test]
 fn the_readme_tells_of_every_example_and_no_other() {
     let told: BTreeSet<String> = (commands().iter())
         .filter_map(|c| c.split_once("--example ").map(|(_, rest)| rest.split_whitespace().next().unwrap_or_default()))
