@@ -4,6 +4,7 @@
 
 use super::kernel::{CpuKernel, Launch, View};
 use super::machine::DeviceId;
+use super::shared::Shared;
 use super::team::Team;
 use super::waiter::Waiter;
 use smallvec::SmallVec;
@@ -190,13 +191,10 @@ const COPY_GRAIN: usize = 1 << 18;
 /// # Safety
 /// Both buffers hold `bytes` bytes, are no part of each other, and are used by nobody else meanwhile.
 unsafe fn copy(team: &Team, from: *const u8, to: *mut u8, bytes: usize) {
-    struct Ends(*const u8, *mut u8);
-    // SAFETY: each thread copies a piece of its own.
-    unsafe impl Sync for Ends {}
-    let ends = &Ends(from, to);
+    let (from, to) = (Shared::new(from.cast_mut()), Shared::new(to));
     team.chunks(bytes, COPY_GRAIN, |piece| {
         // SAFETY: the piece lies in both buffers, by the contract.
-        unsafe { std::ptr::copy_nonoverlapping(ends.0.add(piece.start), ends.1.add(piece.start), piece.len()) }
+        unsafe { std::ptr::copy_nonoverlapping(from.get().add(piece.start), to.get().add(piece.start), piece.len()) }
     });
 }
 

@@ -5,11 +5,16 @@
 //! and the results of a reduction's tiles are merged in their order, so that bits do not depend on the threads.
 
 use super::kernel::{CpuKernel, Launch, View};
+use super::scratch::Scratch;
+use super::shared::Shared;
 use super::team::Team;
 use crate::base::DType;
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
+
+/// Elements of a tile: a few of them fit the first caches. What has no more is one tile, and gains nothing.
+pub const TILE: usize = 1 << 12;
 
 /// Computes a range of the rows of a launch's output 0.
 pub type RowFunction = dyn Fn(&Launch<'_>, Range<usize>) + Send + Sync;
@@ -42,9 +47,9 @@ pub enum Place {
 pub struct TileView {
     /// Where it is.
     pub place: Place,
-    /// Elements of one row; or of the whole, where all tiles share it.
+    /// Elements of one row; of the whole where all tiles share it, of a tile's result where that is partial.
     pub len: usize,
-    /// Whether all tiles share it.
+    /// Whether it is an input that all tiles share.
     pub shared: bool,
     /// The element type.
     pub dtype: DType,
@@ -95,18 +100,14 @@ pub struct TiledKernel {
 /// A cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line(#[allow(dead_code, reason = "only its address is used")] [u8; 64]);
-
-fn lines(bytes: usize) -> Box<[Line]> {
-    vec![Line([0; 64]); bytes.div_ceil(64)].into_boxed_slice()
+struct Line {
+    _bytes: [u8; 64],
 }
 
-/// Memory that is kept between launches.
-struct Memory {
-    /// By partial reduction.
-    partials: Vec<Box<[Line]>>,
-    /// By thread that works.
-    scratch: Mutex<Vec<Box<[Line]>>>,
+impl Default for Line {
+    fn default() -> Line {
+        Line { _bytes: [0; 64] }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -118,65 +119,47 @@ impl TiledKernel {
     /// The kernel.
     pub fn kernel(self) -> CpuKernel {
         let tiles = self.rows.div_ceil(self.tile_rows.max(1));
-        let partials = self.partials.iter().map(|p| lines(tiles * p.len * p.dtype.size())).collect();
-        let memory = Mutex::new(Memory { partials, scratch: Mutex::new(vec![lines(self.scratch_bytes)]) });
+        let lines = |bytes: usize| bytes.div_ceil(size_of::<Line>());
+        // The results of tiles, by partial reduction.
+        let of_tiles: Vec<Vec<Line>> =
+            self.partials.iter().map(|p| vec![Line::default(); lines(tiles * p.len * p.dtype.size())]).collect();
+        let of_tiles = Mutex::new(of_tiles);
+        let scratch = Scratch::<Line>::new(lines(self.scratch_bytes));
         Box::new(move |l| {
-            let mut memory = lock(&memory);
-            let Memory { partials, scratch } = &mut *memory;
+            let mut of_tiles = lock(&of_tiles);
+            let partials: SmallVec<[Shared<u8>; 4]> =
+                of_tiles.iter_mut().map(|p| Shared::new(p.as_mut_ptr().cast())).collect();
             let (inputs, outputs, team) = l.parts();
             let buffers = Buffers { inputs, outputs, team };
-            let partials: SmallVec<[Start; 4]> = partials.iter_mut().map(|p| Start(p.as_mut_ptr().cast())).collect();
             let failure = Mutex::new(None);
-            if self.rows <= self.block_rows {
-                let scratch = scratch.get_mut().unwrap_or_else(|e| e.into_inner());
-                let scratch = Start(scratch[0].as_mut_ptr().cast());
-                let run = Run { tiled: &self, buffers: &buffers, partials: &partials, scratch };
-                run.block(0..self.rows)?;
-            } else {
-                let spare = scratch.get_mut().unwrap_or_else(|e| e.into_inner());
-                while spare.len() < team.threads() {
-                    spare.push(lines(self.scratch_bytes));
-                }
-                let scratch = &*scratch;
-                team.chunks(self.rows, self.block_rows, |rows| {
-                    let taken = lock(scratch).pop();
-                    let mut mine = taken.unwrap_or_else(|| lines(self.scratch_bytes));
-                    let run = Run {
-                        tiled: &self,
-                        buffers: &buffers,
-                        partials: &partials,
-                        scratch: Start(mine.as_mut_ptr().cast()),
-                    };
+            scratch.reserve(team.threads());
+            team.chunks(self.rows, self.block_rows, |rows| {
+                scratch.with(|mine| {
+                    let scratch = mine.as_mut_ptr().cast();
+                    let run = Run { tiled: &self, buffers: &buffers, partials: &partials, scratch };
                     if let Err(message) = run.block(rows) {
                         lock(&failure).get_or_insert(message);
                     }
-                    lock(scratch).push(mine);
                 });
-            }
+            });
             if let Some(message) = lock(&failure).take() {
                 return Err(message);
             }
             for (partial, start) in self.partials.iter().zip(&partials) {
-                let input = View { start: start.0, len: tiles * partial.len, dtype: partial.dtype, writable: false };
-                let output = View { writable: true, ..outputs[partial.output] };
+                let input =
+                    View { start: start.get(), len: tiles * partial.len, dtype: partial.dtype, writable: false };
                 // SAFETY: the tiles' results are this kernel's own memory, which all parts have left; the output is the
                 // launch's, and no part writes it.
-                let merge = unsafe { Launch::new(std::slice::from_ref(&input), std::slice::from_ref(&output), team) };
+                let merge = unsafe {
+                    let output = std::slice::from_ref(&outputs[partial.output]);
+                    Launch::new(std::slice::from_ref(&input), output, team)
+                };
                 (partial.merge)(&merge)?;
             }
             Ok(())
         })
     }
 }
-
-/// An address that several threads use, each in a place of its own.
-#[derive(Clone, Copy)]
-struct Start(*mut u8);
-
-// SAFETY: what is done with the address is the business of the unsafe code that uses it.
-unsafe impl Send for Start {}
-// SAFETY: as above.
-unsafe impl Sync for Start {}
 
 /// The buffers of a launch, which all its threads use.
 struct Buffers<'a> {
@@ -192,8 +175,8 @@ unsafe impl Sync for Buffers<'_> {}
 struct Run<'a> {
     tiled: &'a TiledKernel,
     buffers: &'a Buffers<'a>,
-    partials: &'a [Start],
-    scratch: Start,
+    partials: &'a [Shared<u8>],
+    scratch: *mut u8,
 }
 
 impl Run<'_> {
@@ -202,7 +185,7 @@ impl Run<'_> {
         let TiledKernel { product, parts, tile_rows, .. } = self.tiled;
         if let Some((kernel, inputs, output)) = product {
             let inputs: SmallVec<[View; 4]> = inputs.iter().map(|i| self.buffers.inputs[*i]).collect();
-            let output = [View { writable: true, ..self.buffers.outputs[*output] }];
+            let output = [self.buffers.outputs[*output]];
             // SAFETY: the launch's own buffers; the output is that of no input, which planning sees to.
             let launch = unsafe { Launch::new(&inputs, &output, self.buffers.team) };
             (kernel.run)(&launch, rows.clone());
@@ -230,21 +213,14 @@ impl Run<'_> {
 
     fn view(&self, of: &TileView, first: usize, count: usize, writable: bool) -> View {
         let row = of.len * of.dtype.size();
-        let start = match of.place {
-            Place::Input(i) => self.buffers.inputs[i].start,
-            Place::Output(i) => self.buffers.outputs[i].start,
-            Place::Scratch(at) => {
-                let len = of.len * if of.shared { 1 } else { count };
-                return View { start: self.scratch.0.wrapping_add(at), len, dtype: of.dtype, writable };
-            }
-            Place::Partial(i) => {
-                let start = self.partials[i].0.wrapping_add(first / self.tiled.tile_rows * row);
-                return View { start, len: of.len, dtype: of.dtype, writable };
-            }
+        // Where the tile's rows begin, and how many there are.
+        let (start, rows) = match of.place {
+            Place::Input(i) if of.shared => (self.buffers.inputs[i].start, 1),
+            Place::Input(i) => (self.buffers.inputs[i].start.wrapping_add(first * row), count),
+            Place::Output(i) => (self.buffers.outputs[i].start.wrapping_add(first * row), count),
+            Place::Scratch(at) => (self.scratch.wrapping_add(at), count),
+            Place::Partial(i) => (self.partials[i].get().wrapping_add(first / self.tiled.tile_rows * row), 1),
         };
-        match of.shared {
-            true => View { start, len: of.len, dtype: of.dtype, writable },
-            false => View { start: start.wrapping_add(first * row), len: of.len * count, dtype: of.dtype, writable },
-        }
+        View { start, len: of.len * rows, dtype: of.dtype, writable }
     }
 }

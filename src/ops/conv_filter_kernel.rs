@@ -8,9 +8,8 @@ use super::conv_geometry::Conv;
 use super::conv_kernel::{DEPTH, Matrix, PATCHES, Sweep, product};
 use super::elementwise::{GRAIN, Shared, fill};
 use super::number::Number;
-use super::scratch::Scratch;
 use super::window::DataFormat;
-use crate::device::CpuKernel;
+use crate::device::{CpuKernel, Scratch};
 use std::sync::Mutex;
 
 /// Multiplications and additions that are worth a part of their own.

@@ -10,9 +10,8 @@ use super::conv_geometry::{Axis, Conv};
 use super::conv_turn::{turn, turned_len};
 use super::elementwise::{Shared, fill};
 use super::number::Number;
-use super::scratch::Scratch;
 use super::window::DataFormat;
-use crate::device::{CpuKernel, Team};
+use crate::device::{CpuKernel, Scratch, Team};
 use std::ops::Range;
 use std::sync::Mutex;
 

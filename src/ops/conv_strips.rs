@@ -8,9 +8,8 @@ use super::conv_kernel::Sweep;
 use super::conv_lines::Lines;
 use super::conv_turn::{turn, turned_len};
 use super::elementwise::{Shared, fill};
-use super::scratch::Scratch;
 use super::strip::Strip;
-use crate::device::{CpuKernel, Team};
+use crate::device::{CpuKernel, Scratch, Team};
 use std::ops::Range;
 use std::sync::Mutex;
 

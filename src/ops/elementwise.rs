@@ -4,6 +4,7 @@
 //! change a result; an output may be the buffer of an input of its own size.
 
 use crate::base::{Dims, Element};
+pub(super) use crate::device::Shared;
 use crate::device::{CpuKernel, Launch, Team};
 use pulp::NullaryFnOnce;
 use smallvec::SmallVec;
@@ -53,30 +54,9 @@ impl Dispatch for Plain {
     }
 }
 
-/// A pointer that the parts of a job share; each part touches elements of its own.
-#[derive(Clone, Copy)]
-pub(super) struct Shared<T>(*mut T);
-
-// SAFETY: what is done with the pointer is the business of the unsafe code that reads it out.
-unsafe impl<T> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    /// Shares a pointer.
-    pub(super) fn new(pointer: *mut T) -> Shared<T> {
-        Shared(pointer)
-    }
-
-    /// The pointer.
-    pub(super) fn get(self) -> *mut T {
-        self.0
-    }
-}
-
 /// Sets every element.
 pub(super) fn fill<T: Element>(team: &Team, output: &mut [T], value: T) {
-    let (start, len) = (Shared(output.as_mut_ptr()), output.len());
+    let (start, len) = (Shared::new(output.as_mut_ptr()), output.len());
     team.chunks(len, GRAIN, |r| {
         // SAFETY: chunks are disjoint parts of `output`.
         unsafe { std::slice::from_raw_parts_mut(start.get().add(r.start), r.len()) }.fill(value);
@@ -87,7 +67,7 @@ pub(super) fn fill<T: Element>(team: &Team, output: &mut [T], value: T) {
 pub(super) fn unary<T: Element, R: Element, F: Map1<T, R>, D: Dispatch>(input: usize, f: F) -> CpuKernel {
     Box::new(move |l| {
         let ((x, len), (o, _)) = (l.input_ptr::<T>(input), l.output_ptr::<R>(0));
-        let (x, o) = (Shared(x.cast_mut()), Shared(o));
+        let (x, o) = (Shared::new(x.cast_mut()), Shared::new(o));
         l.team().chunks(len, GRAIN, |r| {
             // SAFETY: the chunk lies in both buffers, which have `len` elements.
             let (x, o) = unsafe { (x.get().add(r.start).cast_const(), o.get().add(r.start)) };
@@ -189,8 +169,8 @@ pub(super) fn binary<T: Element, R: Element, F: Map2<T, R>, D: Dispatch>(
 ) -> CpuKernel {
     let plan = Broadcast::new(x, y, output);
     Box::new(move |l: &Launch<'_>| {
-        let (x, y) = (Shared(l.input_ptr::<T>(0).0.cast_mut()), Shared(l.input_ptr::<T>(1).0.cast_mut()));
-        let o = Shared(l.output_ptr::<R>(0).0);
+        let (x, y) = (Shared::new(l.input_ptr::<T>(0).0.cast_mut()), Shared::new(l.input_ptr::<T>(1).0.cast_mut()));
+        let o = Shared::new(l.output_ptr::<R>(0).0);
         plan.parts(l.team(), |rows, columns| {
             D::run(Rows { f, plan: &plan, o: o.get(), x: x.get(), y: y.get(), rows, columns });
         });

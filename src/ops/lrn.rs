@@ -2,11 +2,10 @@
 
 use super::elementwise::{Dispatch, GRAIN, Shared, Wide};
 use super::functions::Real;
-use super::scratch::Scratch;
 use super::values::{case_with, float};
 use crate::base::{DType, Shape};
-use crate::device::CpuKernel;
 use crate::device::cuda::{CudaArg, CudaBuffer, CudaCode, CudaKernel, CudaLaunch};
+use crate::device::{CpuKernel, Scratch};
 use crate::graph::{Attrs, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, Op, Tensor};
 use pulp::NullaryFnOnce;
 

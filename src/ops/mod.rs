@@ -96,7 +96,6 @@ mod reduce_grad;
 mod reduce_kernel;
 mod resize;
 mod resize_kernel;
-mod scratch;
 mod select;
 mod sequence;
 mod shape_facts;

@@ -8,11 +8,10 @@ use super::conv_geometry::Conv;
 use super::conv_kernel::Sweep;
 use super::conv_strips_filter::add_runs;
 use super::elementwise::Shared;
-use super::scratch::Scratch;
 use super::strip::Strip;
 use super::winograd::{PLACES, PRODUCTS, Places, Row, Square, Transform};
 use super::winograd_kernel::Tiles;
-use crate::device::{CpuKernel, Team};
+use crate::device::{CpuKernel, Scratch, Team};
 use std::ops::Range;
 use std::sync::Mutex;
 

@@ -8,11 +8,10 @@ use super::conv_geometry::{Axis, Conv};
 use super::conv_kernel::Sweep;
 use super::conv_turn::{turn, turned_len};
 use super::elementwise::{Shared, fill};
-use super::scratch::Scratch;
 use super::strip::Strip;
 use super::window::DataFormat;
 use super::winograd::{PLACES, PRODUCTS, Places, Square, Transform};
-use crate::device::{CpuKernel, Team};
+use crate::device::{CpuKernel, Scratch, Team};
 use std::ops::Range;
 use std::sync::Mutex;
 

@@ -7,6 +7,7 @@
 
 use super::order::successors;
 use super::step::{Fetch, Fusion, Origin, Part, Partitioned, StepNodeId, StepNodeKind, ValueId};
+use super::sweep::compact;
 use crate::device::cuda::{CudaMap, Operand};
 use crate::device::{DeviceKind, Machine};
 use crate::graph::{KernelContext, OpRef};
@@ -141,16 +142,7 @@ fn fuse_chain(step: &mut Partitioned, machine: &Machine, root: StepNodeId, fused
         let operands = node.inputs.iter().map(|v| place[v]).collect();
         let Some(op) = node.op else { continue };
         place.insert(node.outputs[0], Operand::Step(parts.len()));
-        let desc = |v: &ValueId| step.value(*v).desc.clone();
-        parts.push(Part {
-            node: node.node,
-            op,
-            attrs: node.attrs.clone(),
-            inputs: node.inputs.iter().map(desc).collect(),
-            values: node.inputs.iter().map(|v| step.value(*v).known().cloned()).collect(),
-            output: desc(&node.outputs[0]),
-            operands,
-        });
+        parts.push(Part::of(step, node, op, operands));
     }
     let controls = waits_of(step, &cluster);
     let node = &mut step.nodes[root.index()];
@@ -273,54 +265,4 @@ fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, fuse
         ..product
     };
     fused.took(step, &cluster, last);
-}
-
-/// Drops the removed nodes and the values that only they made.
-pub(super) fn compact(step: &mut Partitioned, removed: &[bool]) {
-    let mut node_places = Vec::with_capacity(removed.len());
-    let mut next = 0;
-    for gone in removed {
-        node_places.push(StepNodeId(next));
-        next += u32::from(!gone);
-    }
-    let gone = |id: StepNodeId| removed[id.index()];
-    let made_by_root: BTreeSet<ValueId> = step
-        .nodes
-        .iter()
-        .zip(removed)
-        .filter(|(_, gone)| !**gone)
-        .flat_map(|(n, _)| n.outputs.iter().copied())
-        .collect();
-    let mut value_places = Vec::with_capacity(step.values.len());
-    let mut kept = Vec::new();
-    for (i, value) in std::mem::take(&mut step.values).into_iter().enumerate() {
-        value_places.push(ValueId(kept.len() as u32));
-        if !matches!(value.origin, Origin::Computed(_)) || made_by_root.contains(&ValueId(i as u32)) {
-            kept.push(value);
-        }
-    }
-    step.values = kept;
-    let mut keep = removed.iter().map(|gone| !gone);
-    step.nodes.retain(|_| keep.next().unwrap_or(true));
-    for (i, node) in step.nodes.iter_mut().enumerate() {
-        node.controls.retain(|c| !gone(*c));
-        node.controls.iter_mut().for_each(|c| *c = node_places[c.index()]);
-        node.inputs.iter_mut().chain(&mut node.outputs).for_each(|v| *v = value_places[v.index()]);
-        for output in &node.outputs {
-            step.values[output.index()].origin = match &step.values[output.index()].origin {
-                Origin::Computed(_) => Origin::Computed(StepNodeId(i as u32)),
-                other => other.clone(),
-            };
-        }
-    }
-    for value in &mut step.values {
-        if let Some((of, _)) = &mut value.alias_of {
-            *of = value_places[of.index()];
-        }
-    }
-    for fetch in &mut step.fetches {
-        if let Fetch::Value(value) = fetch {
-            *value = value_places[value.index()];
-        }
-    }
 }

@@ -1,27 +1,13 @@
 //! What becomes one node on CUDA GPUs, what does not, and how host and GPUs take turns.
 
+use super::planned::{self, inputs, kernels};
 use super::*;
 use crate::base::DType;
 use crate::device::Machine;
 use crate::graph::{Graph, Init, Operation, Tensor};
-use crate::run::{Session, SessionOptions};
 
 fn plan<'g>(g: &'g Graph, fetches: &[Tensor<'g>], targets: &[Operation<'g>], dims: &[&[usize]]) -> Schedule {
-    g.check().unwrap();
-    let session = Session::new(g, SessionOptions::on(Machine::pretended_cuda(&[0, 1]))).unwrap();
-    let fed: Vec<Tensor<'g>> = (0..dims.len()).map(|i| g.tensor(&format!("x{i}:0")).unwrap()).collect();
-    let feeds: Vec<(Tensor<'g>, &[usize])> = fed.into_iter().zip(dims.iter().copied()).collect();
-    session.schedule(&feeds, fetches, targets).unwrap()
-}
-
-fn inputs<'g>(g: &'g Graph, dims: &[&[usize]]) -> Vec<Tensor<'g>> {
-    dims.iter().enumerate().map(|(i, d)| g.placeholder(DType::F32, *d, &format!("x{i}"))).collect()
-}
-
-/// What runs on GPUs beside copies, in order; fused nodes by their ops.
-fn kernels(schedule: &Schedule) -> Vec<String> {
-    let nodes = schedule.step.nodes.iter().filter(|n| !n.silent && n.copy().is_none() && !n.device.is_host());
-    nodes.map(|n| n.fusion.as_ref().map_or(n.what().to_string(), |f| f.describe(n.what()))).collect()
+    planned::plan(g, Machine::pretended_cuda(&[0, 1]), fetches, targets, dims)
 }
 
 #[test]

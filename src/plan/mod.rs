@@ -23,6 +23,8 @@ mod passes;
 mod passes_tests;
 mod phases;
 mod place;
+#[cfg(test)]
+mod planned;
 mod prune;
 mod schedule;
 mod signature;

@@ -9,7 +9,7 @@ use super::prune::Pruned;
 use crate::base::{Array, Dims};
 use crate::device::DeviceId;
 use crate::device::cuda::Operand;
-use crate::graph::{Attrs, KernelContext, NodeId, OpRef, TensorDesc, TensorId};
+use crate::graph::{Attrs, KernelContext, NodeId, OpRef, Reduction, TensorDesc, TensorId};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -217,6 +217,11 @@ impl Fusion {
     }
 }
 
+/// How an op is reduced piece by piece, if it is a reduction; what computes every element alone is none.
+pub(super) fn reduction(op: OpRef, c: &KernelContext<'_>) -> Option<Reduction> {
+    if op.cuda_map(c).is_some() { None } else { op.reduction(c) }
+}
+
 impl Tiled {
     /// True if output 0 may be computed in this input's buffer: no part reads the input after the output is written.
     fn ends_reading(&self, input: usize) -> bool {
@@ -232,6 +237,25 @@ impl Tiled {
 }
 
 impl Part {
+    /// A node's op as a part of another node.
+    pub(super) fn of(step: &Partitioned, node: &StepNode, op: OpRef, operands: Vec<Operand>) -> Part {
+        let desc = |v: &ValueId| step.value(*v).desc.clone();
+        Part {
+            node: node.node,
+            op,
+            attrs: node.attrs.clone(),
+            inputs: node.inputs.iter().map(desc).collect(),
+            values: node.inputs.iter().map(|v| step.value(*v).known().cloned()).collect(),
+            output: desc(&node.outputs[0]),
+            operands,
+        }
+    }
+
+    /// How it is reduced piece by piece, if it is a reduction and no element-wise op.
+    pub fn reduction(&self) -> Option<Reduction> {
+        self.with_kernel_context(|c| reduction(self.op, c))
+    }
+
     /// Asks something of its op.
     pub fn with_kernel_context<R>(&self, ask: impl FnOnce(&KernelContext<'_>) -> R) -> R {
         let outputs = std::slice::from_ref(&self.output);

@@ -55,7 +55,7 @@ fn may_go(step: &Partitioned, node: &StepNode) -> bool {
 
 /// Drops the removed nodes, their outputs, and known values that nothing else reads. Who waited for a removed node
 /// waits for what that needed.
-fn compact(step: &mut Partitioned, removed: &[bool]) {
+pub(super) fn compact(step: &mut Partitioned, removed: &[bool]) {
     let gone = |id: StepNodeId| removed[id.index()];
     let waits_for_gone = |i: &usize| !removed[*i] && step.nodes[*i].controls.iter().any(|c| gone(*c));
     for i in (0..step.nodes.len()).filter(waits_for_gone).collect::<Vec<_>>() {

@@ -6,23 +6,20 @@
 //! is computed by the same kernels as before; a reduction's result may be rounded differently, since its tiles are reduced
 //! first, but depends on sizes alone. Nothing becomes one node that would have to wait for itself.
 
-use super::fuse::{compact, is_fetched, passes_on};
+use super::fuse::{is_fetched, passes_on};
 use super::order::{permute, sorted, successors};
-use super::step::{Fusion, Origin, Part, Partitioned, StepNode, StepNodeId, StepNodeKind, Tiled, ValueId};
-use super::sweep::sweep;
+use super::step::{Fusion, Origin, Part, Partitioned, StepNode, StepNodeId, StepNodeKind, Tiled, ValueId, reduction};
+use super::sweep::compact;
 use crate::base::{Code, Dims, Error, Result};
-use crate::device::Machine;
 use crate::device::cuda::Operand;
-use crate::graph::{Reduction, TensorDesc};
+use crate::device::{Machine, TILE};
+use crate::graph::TensorDesc;
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// The most inputs of a fused node, and the most nodes in it.
 const MOST: (usize, usize) = (24, 48);
-/// Tensors of no more elements than these, one tile's, stay apart: they are in the first caches whatever is done, and a
-/// kernel of its own is the cheapest way to run an op.
-const LEAST: usize = 1 << 12;
 /// The most elements of a row: a tile is a row at least, and has to stay in the caches.
 const MOST_COLUMNS: usize = 1 << 14;
 /// How many nodes are looked at to find out whether a node waits for a cluster.
@@ -43,13 +40,18 @@ pub fn tile(mut step: Partitioned, machine: &Machine) -> Result<Partitioned> {
 
 fn tile_all(step: &mut Partitioned, changes: &mut Vec<String>) -> Result<()> {
     let mut pass = Pass::new(step);
-    let clusters: Vec<Cluster> = (0..step.nodes.len())
-        .filter_map(|i| {
-            let cluster = pass.grow(step, StepNodeId(i as u32))?;
+    let all = (0..step.nodes.len() as u32).map(StepNodeId);
+    // Products first, so that what follows one is not gone for a chain that began earlier.
+    let (mut seeds, maps): (Vec<_>, Vec<_>) =
+        all.filter(|id| !pass.is_reduction(*id)).partition(|id| pass.is_product(*id));
+    seeds.extend(maps);
+    let mut clusters = Vec::new();
+    for seed in seeds {
+        if let Some(cluster) = pass.grow(step, seed) {
             pass.take(&cluster);
-            Some(cluster)
-        })
-        .collect();
+            clusters.push(cluster);
+        }
+    }
     if clusters.is_empty() {
         return Ok(());
     }
@@ -58,15 +60,13 @@ fn tile_all(step: &mut Partitioned, changes: &mut Vec<String>) -> Result<()> {
         pass.contract(step, cluster, &mut removed);
     }
     let root_of: HashMap<StepNodeId, StepNodeId> =
-        clusters.iter().flat_map(|c| c.members.iter().map(|m| (*m, c.root))).collect();
+        clusters.iter().flat_map(|c| c.members.iter().map(|m| (*m, c.root()))).collect();
     for node in &mut step.nodes {
         node.controls.iter_mut().for_each(|c| *c = root_of.get(c).copied().unwrap_or(*c));
         let mut seen = BTreeSet::new();
         node.controls.retain(|c| seen.insert(*c));
     }
     compact(step, &removed);
-    // The axes of reductions are read no more.
-    sweep(step, Vec::new());
     let sequence = sorted(step, &[])
         .ok_or_else(|| Error::new(Code::Internal, "nodes that were fused wait for each other; turn fusion off"))?;
     permute(step, &sequence);
@@ -79,8 +79,8 @@ fn tile_all(step: &mut Partitioned, changes: &mut Vec<String>) -> Result<()> {
 enum Kind {
     /// It computes every element of its output alone.
     Map,
-    /// It reduces its input 0.
-    Reduce(Reduction),
+    /// It reduces its input 0 over the marked axes.
+    Reduce(SmallVec<[bool; 8]>),
     /// It is a product by rows; this is how many there are.
     Product(usize),
 }
@@ -90,13 +90,20 @@ struct Cluster {
     members: BTreeSet<StepNodeId>,
     /// Nodes at which nothing runs that only lead from member to member.
     inside: BTreeSet<StepNodeId>,
-    /// The member in whose place the whole runs: the last.
-    root: StepNodeId,
+    /// The members in the order in which they run: a product, which waits for no other, first.
+    order: Vec<StepNodeId>,
     dims: Dims,
     row_axes: usize,
     /// Members whose results are read outside: whole tensors first, of them the last one, then results of reductions.
     made: Vec<StepNodeId>,
     product_in: Option<usize>,
+}
+
+impl Cluster {
+    /// The member in whose place the whole runs: the last of the step.
+    fn root(&self) -> StepNodeId {
+        self.members.last().copied().unwrap_or(self.order[0])
+    }
 }
 
 struct Pass {
@@ -122,6 +129,10 @@ impl Pass {
         matches!(self.kind(id), Some(Kind::Reduce(_)))
     }
 
+    fn is_product(&self, id: StepNodeId) -> bool {
+        matches!(self.kind(id), Some(Kind::Product(_)))
+    }
+
     /// The sizes that a node of this kind has in common with what it is fused with.
     fn dims<'a>(&self, step: &'a Partitioned, id: StepNodeId) -> &'a Dims {
         let node = step.node(id);
@@ -138,13 +149,10 @@ impl Pass {
 
     /// The cluster that begins with a node, if it is worth it.
     fn grow(&self, step: &Partitioned, seed: StepNodeId) -> Option<Cluster> {
-        let kind = self.kind(seed).filter(|_| self.owner[seed.index()].is_none())?;
-        let with_product = matches!(kind, Kind::Product(_));
-        if self.is_reduction(seed) {
-            return None;
-        }
+        self.kind(seed).filter(|_| self.owner[seed.index()].is_none())?;
         let dims = self.dims(step, seed).clone();
-        if dims.iter().product::<usize>() <= LEAST {
+        // One tile is in the first caches whatever is done, and a kernel of its own is the cheapest way to run an op.
+        if dims.iter().product::<usize>() <= TILE {
             return None;
         }
         let mut members = BTreeSet::from([seed]);
@@ -177,7 +185,7 @@ impl Pass {
         if members.len() < 2 {
             return None;
         }
-        self.close(step, members, dims, row_axes, with_product)
+        self.close(step, seed, members, dims, row_axes)
     }
 
     /// The nodes that read a node's result, also through nodes that pass it on.
@@ -210,7 +218,7 @@ impl Pass {
                     && step.node(needed).device == step.node(id).device
                     && *self.dims(step, needed) == *dims
                     && !is_fetched(step, needed)
-                    && self.after[needed.index()].iter().all(|s| members.contains(s));
+                    && self.after[needed.index()].iter().all(|s| members.contains(s) && !self.is_product(*s));
                 if joins {
                     members.insert(needed);
                     pending.push(needed);
@@ -263,18 +271,15 @@ impl Pass {
                 Some(Kind::Map) => step.node(*id).inputs.iter().all(|v| {
                     let by = Self::source(step, members, *v).and_then(|by| self.kind(by));
                     // What reduces rows has no result before the last tile.
-                    let is_there = !matches!(by, Some(Kind::Reduce(r)) if r.axes[..axes].contains(&true));
+                    let is_there = !matches!(by, Some(Kind::Reduce(reduced)) if reduced[..axes].contains(&true));
                     is_there && operand(&step.value(*v).desc.dims, dims, axes).is_some()
                 }),
-                Some(Kind::Reduce(r)) => {
-                    let rows = &r.axes[..axes];
-                    rows.iter().all(|r| *r) || !rows.iter().any(|r| *r)
-                }
+                Some(Kind::Reduce(reduced)) => reduced[..axes].iter().all(|r| *r == reduced[0]),
                 Some(Kind::Product(rows)) => dims[..axes].iter().product::<usize>() == *rows && axes < dims.len(),
                 None => false,
             })
         };
-        let axes = if dims.is_empty() { Some(0) } else { (1..=dims.len()).rev().find(|axes| fits(*axes)) }?;
+        let axes = (1..=dims.len()).rev().find(|axes| fits(*axes))?;
         (dims[axes..].iter().product::<usize>() <= MOST_COLUMNS).then_some(axes)
     }
 
@@ -282,12 +287,11 @@ impl Pass {
     fn close(
         &self,
         step: &Partitioned,
+        seed: StepNodeId,
         members: BTreeSet<StepNodeId>,
         dims: Dims,
         row_axes: usize,
-        with_product: bool,
     ) -> Option<Cluster> {
-        let root = *members.last()?;
         let inside = self.inside(step, &members);
         let stays = |id: &StepNodeId| !members.contains(id) && !inside.contains(id);
         let reads = |s: &StepNodeId, id: StepNodeId| step.node(*s).inputs.contains(&step.node(id).outputs[0]);
@@ -295,23 +299,31 @@ impl Pass {
             |id: StepNodeId| is_fetched(step, id) || self.after[id.index()].iter().any(|s| stays(s) && reads(s, id));
         let mut made: Vec<StepNodeId> = members.iter().copied().filter(|m| is_made(*m)).collect();
         made.sort_by_key(|m| (self.is_reduction(*m), std::cmp::Reverse(*m)));
+        let mut order: Vec<StepNodeId> = members.iter().copied().collect();
         let mut product_in = None;
-        if with_product {
-            let product = *members.first()?;
-            let dtype = |id: StepNodeId| step.value(step.node(id).outputs[0]).desc.dtype;
-            let place = |id: StepNodeId| members.range(..id).count();
-            let last_read = members.iter().filter(|m| self.reads(step, **m, product)).map(|m| place(*m)).max();
-            product_in = Some(made.iter().position(|&m| {
-                let own = place(m);
-                let writes_over = || {
-                    let in_place = step.node(m).op.map_or(&[][..], |op| op.traits().in_place);
-                    let reads = self.operands_from(step, m, product);
-                    last_read.is_none_or(|last| last <= own) && reads.iter().all(|i| in_place.contains(i))
-                };
-                m == product || !self.is_reduction(m) && dtype(m) == dtype(product) && writes_over()
-            })?);
+        if self.is_product(seed) {
+            order.sort_by_key(|m| (*m != seed, *m));
+            product_in = Some(made.iter().position(|m| *m == seed || self.takes_place(step, *m, seed, &members))?);
         }
-        Some(Cluster { members, inside, root, dims, row_axes, made, product_in })
+        Some(Cluster { members, inside, order, dims, row_axes, made, product_in })
+    }
+
+    /// True if a product may be computed where this member's result will be: the member is whole, and the last to read
+    /// the product, element by element.
+    fn takes_place(
+        &self,
+        step: &Partitioned,
+        member: StepNodeId,
+        product: StepNodeId,
+        members: &BTreeSet<StepNodeId>,
+    ) -> bool {
+        let dtype = |id: StepNodeId| step.value(step.node(id).outputs[0]).desc.dtype;
+        let in_place = step.node(member).op.map_or(&[][..], |op| op.traits().in_place);
+        let mut later = members.iter().filter(|m| **m > member);
+        !self.is_reduction(member)
+            && dtype(member) == dtype(product)
+            && operands_from(step, member, product).iter().all(|i| in_place.contains(i))
+            && later.all(|m| operands_from(step, *m, product).is_empty())
     }
 
     /// Nodes at which nothing runs that lead from members to members alone.
@@ -348,25 +360,13 @@ impl Pass {
         }
     }
 
-    /// Which inputs of a member are another's result.
-    fn operands_from(&self, step: &Partitioned, reader: StepNodeId, of: StepNodeId) -> SmallVec<[usize; 2]> {
-        let one = BTreeSet::from([of]);
-        let inputs = step.node(reader).inputs.iter().enumerate();
-        inputs.filter(|(_, v)| Self::source(step, &one, **v) == Some(of)).map(|(i, _)| i).collect()
-    }
-
-    fn reads(&self, step: &Partitioned, reader: StepNodeId, of: StepNodeId) -> bool {
-        reader != of && !self.operands_from(step, reader, of).is_empty()
-    }
-
     /// Puts one node in the place of a cluster's last.
     fn contract(&self, step: &mut Partitioned, cluster: &Cluster, removed: &mut [bool]) {
-        let members = &cluster.members;
-        let order: Vec<StepNodeId> = members.iter().copied().collect();
+        let Cluster { members, order, .. } = cluster;
         let number = |id: StepNodeId| order.iter().position(|o| *o == id).unwrap_or(0);
         let mut inputs: SmallVec<[ValueId; 4]> = SmallVec::new();
         let mut parts = Vec::new();
-        for &id in &order {
+        for &id in order {
             let node = step.node(id);
             let Some(op) = node.op else { continue };
             let read = if self.is_reduction(id) { &node.inputs[..1] } else { &node.inputs[..] };
@@ -377,17 +377,8 @@ impl Pass {
                     inputs.len() - 1
                 })),
             });
-            let desc = |v: &ValueId| step.value(*v).desc.clone();
             let operands = operands.collect();
-            parts.push(Part {
-                node: node.node,
-                op,
-                attrs: node.attrs.clone(),
-                inputs: node.inputs.iter().map(desc).collect(),
-                values: node.inputs.iter().map(|v| step.value(*v).known().cloned()).collect(),
-                output: desc(&node.outputs[0]),
-                operands,
-            });
+            parts.push(Part::of(step, node, op, operands));
         }
         let gone = |id: &StepNodeId| members.contains(id) || cluster.inside.contains(id);
         let mut controls: SmallVec<[StepNodeId; 2]> =
@@ -395,8 +386,12 @@ impl Pass {
         controls.sort_unstable();
         controls.dedup();
         // It is named after what it makes first; one whose results nobody reads ends in its last member.
-        let named = step.node(cluster.made.first().copied().unwrap_or(cluster.root)).clone();
-        let outputs = cluster.made.iter().map(|m| step.node(*m).outputs[0]).collect();
+        let root = cluster.root();
+        let named = step.node(cluster.made.first().copied().unwrap_or(root)).clone();
+        let outputs: SmallVec<[ValueId; 1]> = cluster.made.iter().map(|m| step.node(*m).outputs[0]).collect();
+        for output in &outputs {
+            step.values[output.index()].origin = Origin::Computed(root);
+        }
         let tiled = Tiled {
             parts,
             dims: cluster.dims.clone(),
@@ -405,8 +400,8 @@ impl Pass {
             outputs: cluster.made.iter().map(|m| number(*m)).collect(),
         };
         let fusion = Some(Arc::new(Fusion::Tiled(tiled)));
-        step.nodes[cluster.root.index()] = StepNode { inputs, controls, outputs, fusion, ..named };
-        members.iter().chain(&cluster.inside).filter(|m| **m != cluster.root).for_each(|m| removed[m.index()] = true);
+        step.nodes[root.index()] = StepNode { inputs, controls, outputs, fusion, ..named };
+        members.iter().chain(&cluster.inside).filter(|m| **m != root).for_each(|m| removed[m.index()] = true);
     }
 }
 
@@ -422,9 +417,16 @@ fn kind(step: &Partitioned, node: &StepNode) -> Option<Kind> {
         if op.cuda_map(c).is_some_and(|m| m.refuses.is_none()) {
             return Some(Kind::Map);
         }
-        let reduction = op.reduction(c).filter(|_| c.inputs[0].dtype == c.outputs[0].dtype);
-        reduction.map(Kind::Reduce).or_else(|| op.row_kernel(c).map(|k| Kind::Product(k.rows)))
+        let reduction = reduction(op, c).filter(|_| c.inputs[0].dtype == c.outputs[0].dtype);
+        reduction.map(|r| Kind::Reduce(r.axes)).or_else(|| op.row_kernel(c).map(|k| Kind::Product(k.rows)))
     })
+}
+
+/// Which inputs of a node are another's result, also through nodes that pass it on.
+fn operands_from(step: &Partitioned, reader: StepNodeId, of: StepNodeId) -> SmallVec<[usize; 2]> {
+    let one = BTreeSet::from([of]);
+    let inputs = step.node(reader).inputs.iter().enumerate();
+    inputs.filter(|(_, v)| Pass::source(step, &one, **v) == Some(of)).map(|(i, _)| i).collect()
 }
 
 /// What a fused node would read, each once.
@@ -435,7 +437,7 @@ fn inputs_of(step: &Partitioned, members: &BTreeSet<StepNodeId>) -> BTreeSet<Val
 
 /// How an operand meets tiles that are cut after `axes` axes of `dims`: the sizes of its rest, and whether all tiles share
 /// it. `None` if it has some of these axes and not others.
-pub(crate) fn operand(own: &Dims, dims: &Dims, axes: usize) -> Option<(Dims, bool)> {
+fn operand(own: &Dims, dims: &Dims, axes: usize) -> Option<(Dims, bool)> {
     let missing = dims.len().checked_sub(own.len())?;
     let own_rows = axes.saturating_sub(missing).min(own.len());
     let (rows, rest) = own.split_at(own_rows);
@@ -443,10 +445,10 @@ pub(crate) fn operand(own: &Dims, dims: &Dims, axes: usize) -> Option<(Dims, boo
     (is_whole || rows.iter().all(|d| *d == 1)).then(|| (rest.into(), !is_whole))
 }
 
-/// Type and sizes of a tile of `rows` rows.
+/// Type and sizes of a tile of `rows` rows, and whether all tiles share it.
 pub(crate) fn tile_desc(whole: &TensorDesc, dims: &Dims, axes: usize, rows: usize) -> Option<(TensorDesc, bool)> {
     let (rest, shared) = operand(&whole.dims, dims, axes)?;
-    let has_rows = whole.dims.len() + axes > dims.len() && axes > 0;
+    let has_rows = whole.dims.len() + axes > dims.len();
     let lead = if shared { 1 } else { rows };
     let dims = if has_rows { std::iter::once(lead).chain(rest).collect() } else { rest };
     Some((TensorDesc { dtype: whole.dtype, dims }, shared))

@@ -1,27 +1,14 @@
 //! What becomes one node on the host and on simulated GPUs, what does not, and that nothing computes other figures.
 
+use super::planned::{self, inputs, kernels};
 use super::*;
-use crate::base::{Array, DType};
+use crate::base::Array;
 use crate::device::Machine;
 use crate::graph::{Graph, Init, Operation, Tensor};
 use crate::run::{Session, SessionOptions};
 
 fn plan<'g>(g: &'g Graph, fetches: &[Tensor<'g>], targets: &[Operation<'g>], dims: &[&[usize]]) -> Schedule {
-    g.check().unwrap();
-    let session = Session::new(g, SessionOptions::on(Machine::simulated(2))).unwrap();
-    let fed: Vec<Tensor<'g>> = (0..dims.len()).map(|i| g.tensor(&format!("x{i}:0")).unwrap()).collect();
-    let feeds: Vec<(Tensor<'g>, &[usize])> = fed.into_iter().zip(dims.iter().copied()).collect();
-    session.schedule(&feeds, fetches, targets).unwrap()
-}
-
-fn inputs<'g>(g: &'g Graph, dims: &[&[usize]]) -> Vec<Tensor<'g>> {
-    dims.iter().enumerate().map(|(i, d)| g.placeholder(DType::F32, *d, &format!("x{i}"))).collect()
-}
-
-/// What runs, in order; fused nodes by their ops.
-fn kernels(schedule: &Schedule) -> Vec<String> {
-    let nodes = schedule.step.nodes.iter().filter(|n| !n.silent && n.copy().is_none());
-    nodes.map(|n| schedule.step.what(n)).collect()
+    planned::plan(g, Machine::simulated(2), fetches, targets, dims)
 }
 
 /// Fetches with and without fusion, with one thread and with three.
@@ -76,6 +63,26 @@ fn a_product_takes_in_what_follows_it() {
     // Rows that are sums alone have no buffer for the product.
     assert_eq!(kernels(&plan(&g, &[by_number.sum()], &[], &dims)), ["MatMul", "Mul+Tanh+Sum"]);
     check_values(&g, &[by_number.sum()], &dims);
+}
+
+#[test]
+fn a_product_comes_first_whatever_was_made_before_it() {
+    let dims: [&[usize]; 3] = [&[301, 33], &[33, 64], &[301, 64]];
+    let g = Graph::new();
+    let x = inputs(&g, &dims);
+    // Made before the product, and leads nowhere else.
+    let scale = x[2].exp();
+    let y = (x[0].matmul(x[1]) * scale).relu();
+    assert_eq!(kernels(&plan(&g, &[y], &[], &dims)), ["MatMul+Exp+Mul+Relu"]);
+    check_values(&g, &[y], &dims);
+    // What the product itself reads comes before it.
+    let dims: [&[usize]; 2] = [&[96, 96], &[96, 96]];
+    let g = Graph::new();
+    let x = inputs(&g, &dims);
+    let left = x[0].exp();
+    let y = (left.matmul(x[1]) + left).relu();
+    assert_eq!(kernels(&plan(&g, &[y], &[], &dims)), ["Exp", "MatMul+AddV2+Relu"]);
+    check_values(&g, &[y], &dims);
 }
 
 #[test]

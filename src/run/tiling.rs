@@ -2,15 +2,12 @@
 //!
 //! Absent: what is fused (`plan/tiling.rs`), and how tiles run (`device/tiles.rs`).
 
-use crate::base::DType;
 use crate::device::cuda::Operand;
-use crate::device::{CpuKernel, Partial, Place, TilePart, TileView, TiledKernel};
+use crate::device::{CpuKernel, Partial, Place, TILE, TilePart, TileView, TiledKernel};
 use crate::graph::{KernelContext, Reduction, TensorDesc};
 use crate::plan::{Part, Tiled, tile_desc};
 use smallvec::SmallVec;
 
-/// Elements of a tile: a few of them fit the first caches.
-const TILE: usize = 1 << 12;
 /// Elements of a block without a product.
 const BLOCK: usize = 1 << 15;
 
@@ -34,7 +31,8 @@ pub(super) fn tiled_kernel(tiled: &Tiled) -> Result<CpuKernel, String> {
         block_rows = kernel.block_rows;
         product = Some((kernel, inputs.collect::<Result<_, _>>()?, output));
     }
-    let layout = Layout { tiled, rows, columns, tile_rows };
+    let reductions = tiled.parts.iter().map(Part::reduction).collect();
+    let layout = Layout { tiled, reductions, rows, columns, tile_rows };
     let places = layout.places();
     let first = usize::from(product.is_some());
     let parts = (first..tiled.parts.len()).map(|i| layout.part(i, &places)).collect::<Result<Vec<_>, _>>()?;
@@ -54,6 +52,8 @@ pub(super) fn tiled_kernel(tiled: &Tiled) -> Result<CpuKernel, String> {
 /// A fused node and how it is cut.
 struct Layout<'a> {
     tiled: &'a Tiled,
+    /// By part.
+    reductions: Vec<Option<Reduction>>,
     rows: usize,
     columns: usize,
     tile_rows: usize,
@@ -66,41 +66,25 @@ struct Places {
 }
 
 impl Layout<'_> {
-    fn reduction(&self, i: usize) -> Option<Reduction> {
-        let part = &self.tiled.parts[i];
-        // What computes every element alone is no reduction, whatever else it could be.
-        part.with_kernel_context(|c| part.op.cuda_map(c).is_none().then(|| part.op.reduction(c))).flatten()
+    /// The reduction that a part is, if tiles reduce rows, so that their results are reduced in turn.
+    fn row_reduction(&self, i: usize) -> Option<&Reduction> {
+        self.reductions[i].as_ref().filter(|r| r.axes[0])
     }
 
-    /// Whether tiles reduce rows, so that their results are reduced in turn. One tile alone is the whole.
-    fn reduces_rows(&self, reduction: &Reduction) -> bool {
-        self.tile_rows < self.rows && reduction.axes[..self.tiled.row_axes].contains(&true)
-    }
-
-    /// The sizes that a reduction keeps of a row.
-    fn kept(&self, reduction: &Reduction) -> usize {
+    /// Elements of a part's result: of a row, or of a tile where it reduces rows.
+    fn len(&self, i: usize) -> usize {
+        let Some(reduction) = &self.reductions[i] else { return self.columns };
         let rest = self.tiled.dims.iter().zip(&reduction.axes).skip(self.tiled.row_axes);
         rest.filter(|(_, reduced)| !**reduced).map(|(d, _)| d).product()
     }
 
-    /// Elements of a part's result by row, or of the whole where all tiles share it; by tile where it reduces rows.
-    fn result(&self, i: usize) -> (usize, bool) {
-        match self.reduction(i) {
-            Some(_) if self.tile_rows == self.rows => (self.tiled.parts[i].output.len(), true),
-            Some(reduction) => (self.kept(&reduction), false),
-            None => (self.columns, false),
-        }
-    }
-
-    /// Bytes of a part's result for a tile.
+    /// Bytes of a part's result for a tile of rows that it keeps.
     fn bytes(&self, i: usize) -> usize {
-        let (len, shared) = self.result(i);
-        len * if shared { 1 } else { self.tile_rows } * self.tiled.parts[i].output.dtype.size()
+        self.tile_rows * self.len(i) * self.tiled.parts[i].output.dtype.size()
     }
 
     fn view(&self, i: usize, places: &Places) -> TileView {
-        let (len, shared) = self.result(i);
-        TileView { place: places.of[i], len, shared, dtype: self.tiled.parts[i].output.dtype }
+        TileView { place: places.of[i], len: self.len(i), shared: false, dtype: self.tiled.parts[i].output.dtype }
     }
 
     /// A place for every part's result: outputs where they are, others in scratch memory that is used again.
@@ -115,9 +99,8 @@ impl Layout<'_> {
         for i in 0..parts.len() {
             let own = self.tiled.outputs.iter().position(|o| *o == i);
             let output = own.or(self.tiled.product_in.filter(|_| i == 0));
-            let reduces_rows = self.reduction(i).is_some_and(|r| self.reduces_rows(&r));
             let place = match output {
-                _ if reduces_rows => {
+                _ if self.row_reduction(i).is_some() => {
                     partials += 1;
                     Place::Partial(partials - 1)
                 }
@@ -183,17 +166,12 @@ impl Layout<'_> {
     /// A part's kernel for a tile of so many rows.
     fn kernel(&self, i: usize, rows: usize) -> Result<CpuKernel, String> {
         let part = &self.tiled.parts[i];
-        if let Some(reduction) = self.reduction(i) {
-            if self.tile_rows == self.rows {
-                return part.with_kernel_context(|c| part.op.cpu_kernel(c));
-            }
-            let (tile, _) = self.tile(&TensorDesc { dtype: DType::F32, dims: self.tiled.dims.clone() }, rows)?;
-            let row_axes = self.tiled.row_axes;
-            let reduces_rows = (row_axes > 0).then(|| self.reduces_rows(&reduction));
-            let axes: SmallVec<[bool; 8]> =
-                reduces_rows.into_iter().chain(reduction.axes[row_axes..].iter().copied()).collect();
-            let make = if reduces_rows == Some(true) { reduction.piece } else { reduction.whole };
-            return make(part.inputs[0].dtype, &tile.dims, &axes);
+        if let Some(reduction) = &self.reductions[i] {
+            let (tile, _) = self.tile(&part.inputs[0], rows)?;
+            let (reduces_rows, rest) = (reduction.axes[0], &reduction.axes[self.tiled.row_axes..]);
+            let axes: SmallVec<[bool; 8]> = std::iter::once(reduces_rows).chain(rest.iter().copied()).collect();
+            let make = if reduces_rows { reduction.piece } else { reduction.whole };
+            return make(tile.dtype, &tile.dims, &axes);
         }
         let tiles = part.inputs.iter().map(|d| self.tile(d, rows)).collect::<Result<Vec<_>, _>>()?;
         // What is known of a whole is not of its rows.
@@ -206,9 +184,9 @@ impl Layout<'_> {
     }
 
     fn partial(&self, i: usize) -> Option<Result<Partial, String>> {
-        let reduction = self.reduction(i).filter(|r| self.reduces_rows(r))?;
+        let reduction = self.row_reduction(i)?;
         let output = self.tiled.outputs.iter().position(|o| *o == i)?;
-        let (len, dtype) = (self.kept(&reduction), self.tiled.parts[i].output.dtype);
+        let (len, dtype) = (self.len(i), self.tiled.parts[i].output.dtype);
         let reduced = self.tiled.dims.iter().zip(&reduction.axes).filter(|(_, r)| **r);
         let count = reduced.map(|(d, _)| d).product();
         let tiles = self.rows.div_ceil(self.tile_rows);

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 /// Equal buffers, taken and given back; their contents are whatever the last user left.
-pub(super) struct Scratch<T> {
+pub struct Scratch<T> {
     free: Mutex<Vec<Vec<T>>>,
     len: usize,
 }
