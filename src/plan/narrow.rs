@@ -4,6 +4,7 @@
 //! An element-wise node of stretched inputs is itself computed small. Invariant: every element that is still computed is
 //! computed from the same values by the same operation.
 
+use super::order::successors;
 use super::step::{Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, Value, ValueId};
 use super::sweep::sweep;
 use crate::base::{Array, DType, Dims, Shape};
@@ -15,7 +16,9 @@ use std::sync::Arc;
 
 /// Lets element-wise nodes read small values where these broadcast to what they read now.
 pub(super) fn narrow(step: &mut Partitioned, changes: &mut Vec<String>) {
-    let mut narrowing = Narrowing { step, small: HashMap::new(), team: Team::new(1, "plan"), made: Vec::new() };
+    let after_changes = after_changes(step);
+    let (small, team) = (HashMap::new(), Team::new(1, "plan"));
+    let mut narrowing = Narrowing { step, small, after_changes, team, made: Vec::new() };
     let mut left = Vec::new();
     for i in 0..narrowing.step.nodes.len() {
         let id = StepNodeId(i as u32);
@@ -27,10 +30,26 @@ pub(super) fn narrow(step: &mut Partitioned, changes: &mut Vec<String>) {
     sweep(step, left);
 }
 
+/// By node: whether it changes a variable, or comes after one that does.
+fn after_changes(step: &Partitioned) -> Vec<bool> {
+    let mut marked = vec![false; step.nodes.len()];
+    let ids = (0..step.nodes.len() as u32).map(StepNodeId);
+    let mut pending: Vec<StepNodeId> = ids.filter(|id| !step.node(*id).written_places().is_empty()).collect();
+    let after = if pending.is_empty() { Vec::new() } else { successors(step, &[]) };
+    while let Some(id) = pending.pop() {
+        if !std::mem::replace(&mut marked[id.index()], true) {
+            pending.extend(&after[id.index()]);
+        }
+    }
+    marked
+}
+
 struct Narrowing<'a> {
     step: &'a mut Partitioned,
     /// What broadcasts to a value and is smaller, by value; `None` for known values that are not the same everywhere.
     small: HashMap<ValueId, Option<ValueId>>,
+    /// By node: whether it changes a variable, or comes after one that does.
+    after_changes: Vec<bool>,
     team: Team,
     /// Nodes that compute small values.
     made: Vec<StepNodeId>,
@@ -74,7 +93,8 @@ impl Narrowing<'_> {
     fn note(&mut self, id: StepNodeId) {
         let node = self.step.node(id);
         let (&[output], StepNodeKind::Op, Some(op)) = (&node.outputs[..], &node.kind, node.op) else { return };
-        if node.fusion.is_some() || !node.guards.is_empty() {
+        // What it waits for, its readers would not.
+        if node.fusion.is_some() || !node.guards.is_empty() || !node.controls.is_empty() {
             return;
         }
         let larger =
@@ -88,7 +108,13 @@ impl Narrowing<'_> {
                     let input = self.step.node(id).inputs[input];
                     self.small(input).or(Some(input)).filter(|small| self.stays(*small))
                 }
-                Some(Stretched::Value(array)) => Some(self.known(output, array)),
+                Some(Stretched::Value(array)) => {
+                    let waits = self
+                        .step
+                        .needed_nodes(self.step.node(id))
+                        .any(|n| self.after_changes.get(n.index()).copied().unwrap_or(true));
+                    (!waits).then(|| self.known(output, array))
+                }
                 None => self.compute_small(id, op),
             }
         };

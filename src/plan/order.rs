@@ -386,14 +386,13 @@ fn add_commit(p: &mut Partitioned, accesses: &Accesses, reach: &Reach, extra: &m
     // A change that fails before it writes leaves nothing to put back, unless another change may have run already. So
     // the one change that can fail goes first, where it may.
     let checks_first = |n: StepNodeId| p.node(n).op.is_some_and(|op| op.traits().checks_before_writing);
-    let comes_before = |n: StepNodeId, w: StepNodeId| {
-        extra.iter().any(|&(before, after)| after == n && (before == w || reach.is_after(before, w)))
+    let waits_for_change = |n: StepNodeId| {
+        let mut before = extra.iter().filter(|(_, after)| *after == n).map(|(before, _)| *before);
+        before.any(|b| writers.contains(&b) || reach.is_after_any(b))
     };
     let failing: Vec<StepNodeId> = fallible.iter().copied().filter(|n| writers.contains(n)).collect();
     let first = match failing[..] {
-        [n] if checks_first(n) && !reach.is_after_any(n) => {
-            Some(n).filter(|n| !writers.iter().any(|w| comes_before(*n, *w)))
-        }
+        [n] if checks_first(n) && !reach.is_after_any(n) => Some(n).filter(|n| !waits_for_change(*n)),
         _ => None,
     };
     let leaves_changes =

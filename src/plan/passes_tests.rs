@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::base::{Array, DType};
-use crate::graph::{Gradient, Graph, Tensor};
+use crate::graph::{Gradient, Graph, Init, Operation, Tensor};
 use crate::run::{Session, SessionOptions};
 use crate::train::{GradOptions, gradients};
 
@@ -102,6 +102,55 @@ fn a_product_takes_transposes_in() {
     let batch = g.placeholder(DType::F32, [2, 3, 4], "batch");
     let turned = batch.transpose(&[1, 0, 2]).sum();
     assert_eq!(count(&runs(&g, "cpu", &[(batch, &wave(&[2, 3, 4]))], &[turned]), "Transpose"), 1);
+}
+
+/// What a fetch is that reads a variable, 0 before, after `end`, which waits for its change to 1 in the way that `build`
+/// says; `other` is fetched besides.
+fn reads_after(build: for<'g> fn(&'g Graph, Tensor<'g>, Tensor<'g>, Operation<'g>) -> (Tensor<'g>, Tensor<'g>)) {
+    for with_other in [false, true] {
+        let g = Graph::new();
+        let (x, q) = (g.placeholder(DType::F32, [6, 6], "x"), g.placeholder(DType::F32, [], "q"));
+        let v = g.get_variable("v", [], Init::Zeros);
+        let change = v.assign(g.constant(1.0f32)).op();
+        let (end, other) = build(&g, x, q, change);
+        let read = g.control_dependencies([end.op()], || v.buffer().identity("r"));
+        let sum = v.buffer() + end;
+        let session = Session::new(&g, SessionOptions::devices("cpu").unwrap()).unwrap();
+        session.initialize().unwrap();
+        let feeds = [(x, &wave(&[6, 6])), (q, &Array::scalar(0.0f32))];
+        let mut fetches = vec![read, end, sum];
+        fetches.extend(with_other.then_some(other));
+        let got = session.run(&feeds, &fetches, &[]).unwrap();
+        assert_eq!(got[0].get_f64(0), 1.0, "read before the change, with the other fetched: {with_other}");
+        // A product that takes a transpose in may be summed in another order.
+        let near = |(sum, end): (f64, f64)| (sum - end - 1.0).abs() < 1e-5;
+        assert!(got[2].to_f64().into_iter().zip(got[1].to_f64()).all(near), "{with_other}");
+    }
+}
+
+#[test]
+fn what_is_stepped_over_is_still_waited_for() {
+    // Twins: what is read through a gate that waits is no twin of what is read at once.
+    reads_after(|g, x, _, change| {
+        let gated = g.control_dependencies([change], || x.identity("y"));
+        (gated.exp(), x.exp())
+    });
+    // A transpose that waits, and one of what waits.
+    reads_after(|g, x, _, change| (g.control_dependencies([change], || x.transpose(&[1, 0])).matmul(x), x.exp()));
+    reads_after(|g, x, _, change| {
+        let turned = x.transpose(&[1, 0]);
+        (g.control_dependencies([change], || turned.identity("t")).matmul(x), x.exp())
+    });
+    // What is stretched and waits, or is passed on by what waits, or is of what waits.
+    reads_after(|g, x, q, change| (g.control_dependencies([change], || q.broadcast_to(&[6, 6])) * x, x.exp()));
+    reads_after(|g, x, q, change| {
+        let wide = q.broadcast_to(&[6, 6]);
+        (g.control_dependencies([change], || wide.identity("w")) * x, x.exp())
+    });
+    reads_after(|g, x, _, change| {
+        let gated = g.control_dependencies([change], || x.identity("y"));
+        (gated.zeros_like() + x, x.exp())
+    });
 }
 
 #[test]

@@ -225,9 +225,8 @@ pub fn prune(resolved: Resolved, signature: Signature) -> Result<Pruned> {
     // Waiting for what has no effect is no reason to run it: the gates around gradients fall away here, and with them
     // gradients that nobody asked for. What they wait for in turn, and has effects, runs.
     let kept = running(&nodes, &pruned.signature, follow, |id| pruned.info(id));
-    for (i, needed) in needed.iter().enumerate().filter(|(_, n)| **n) {
+    for i in (0..nodes.len()).filter(|i| needed[*i]) {
         let info = pruned.info[i].as_mut().expect("needed");
-        let _ = needed;
         let all_known = !info.values.is_empty() && info.values.iter().all(Option::is_some);
         info.kept = kept[i] && (!all_known || info.effects);
         if info.kept {

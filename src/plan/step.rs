@@ -411,6 +411,14 @@ impl Partitioned {
         (id, offset)
     }
 
+    /// What a value passes on, and from which byte, where the node between waits for nothing: who reads that instead waits
+    /// for the same.
+    pub(super) fn passed_on(&self, id: ValueId) -> Option<(ValueId, usize)> {
+        let value = self.value(id);
+        let waits = matches!(value.origin, Origin::Computed(by) if !self.node(by).controls.is_empty());
+        value.alias_of.filter(|_| !waits)
+    }
+
     /// The variable whose buffer a value is, if it is one.
     pub fn variable(&self, id: ValueId) -> Option<NodeId> {
         match self.value(self.base(id).0).origin {

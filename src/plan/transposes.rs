@@ -34,7 +34,7 @@ pub(super) fn into_products(step: &mut Partitioned, changes: &mut Vec<String>) {
 
 /// The node that transposes a value's last two axes, and what it transposes.
 fn transposed(step: &Partitioned, mut value: ValueId) -> Option<(StepNodeId, ValueId)> {
-    while let Some((of, 0)) = step.value(value).alias_of {
+    while let Some((of, 0)) = step.passed_on(value) {
         if step.value(of).desc.dims != step.value(value).desc.dims {
             return None;
         }
@@ -42,7 +42,9 @@ fn transposed(step: &Partitioned, mut value: ValueId) -> Option<(StepNodeId, Val
     }
     let Origin::Computed(by) = step.value(value).origin else { return None };
     let node = step.node(by);
-    let op = node.op.filter(|_| matches!(node.kind, StepNodeKind::Op) && node.guards.is_empty())?;
+    // What it waits for, the product would not.
+    let plain = matches!(node.kind, StepNodeKind::Op) && node.guards.is_empty() && node.controls.is_empty();
+    let op = node.op.filter(|_| plain)?;
     let swaps = step.with_kernel_context(node, |c| op.swaps_last_axes(c));
     // A variable's buffer is read when the transpose's turn comes.
     (swaps && step.variable(node.inputs[0]).is_none()).then_some((by, node.inputs[0]))

@@ -19,8 +19,8 @@ const COMPARED_BYTES: usize = 1 << 12;
 /// The bytes of a value under whatever name: where they are, and how they are read.
 type Bytes = (ValueId, usize, DType, Dims);
 
-/// What twins have in common, but for their attributes.
-type Key = (&'static str, DeviceId, SmallVec<[Bytes; 3]>, SmallVec<[StepNodeId; 2]>);
+/// What twins have in common, but for their attributes. Ops of one name may be several; each is a static of its own.
+type Key = (&'static str, usize, DeviceId, SmallVec<[Bytes; 3]>, SmallVec<[StepNodeId; 2]>);
 
 /// A constant by its contents.
 type Contents = (DeviceId, DType, Dims, Box<[u8]>);
@@ -54,7 +54,10 @@ impl Twins {
         let mut controls: SmallVec<[StepNodeId; 2]> = node.controls.into();
         controls.sort_unstable();
         controls.dedup();
-        let alike = self.nodes.entry((node.op.name(), node.device, inputs, controls)).or_default();
+        let alike = self
+            .nodes
+            .entry((node.op.name(), std::ptr::from_ref(node.op).addr(), node.device, inputs, controls))
+            .or_default();
         let twin = alike.iter().copied().find(|twin| *step.node(*twin).attrs == *node.attrs);
         match twin {
             Some(twin) => self.changes.push(format!("'{}' is '{}'", node.name, step.node(twin).name)),
@@ -67,7 +70,7 @@ impl Twins {
     fn bytes(&mut self, step: &Partitioned, value: ValueId) -> Bytes {
         let desc = &step.value(value).desc;
         let (mut at, mut offset) = (value, 0);
-        while let Some((of, from)) = step.value(at).alias_of {
+        while let Some((of, from)) = step.passed_on(at) {
             let changes = matches!(step.value(at).origin, Origin::Computed(by) if !step.node(by).written().is_empty());
             if changes || matches!(step.value(of).origin, Origin::Variable(_)) {
                 break;

@@ -253,6 +253,7 @@ fn random_graphs_give_the_same_bits_as_their_nodes_alone() {
 
 #[test]
 fn large_graphs_give_the_same_figures_fused_and_apart() {
+    let (mut compared, mut fused_nodes) = (0, 0);
     for seed in 0..seeds(60) {
         let g = Graph::new();
         let mut w = Growing::new(&g, seed + 10_000);
@@ -273,10 +274,26 @@ fn large_graphs_give_the_same_figures_fused_and_apart() {
             let machine = crate::gpus::machine(w.gpus).with_host_threads(threads);
             let s = Session::new(&g, SessionOptions { fusion, ..SessionOptions::on(machine) }).unwrap();
             s.initialize().unwrap_or_else(|e| panic!("graph {seed}: {e}"));
-            s.run(&given, &fetches, &[])
+            let shapes: Vec<(Tensor<'_>, &[usize])> = given.iter().map(|(t, a)| (*t, a.dims())).collect();
+            let nodes = s
+                .schedule(&shapes, &fetches, &[])
+                .map_or(0, |plan| plan.step.nodes.iter().filter(|n| n.fusion.is_some()).count());
+            (s.run(&given, &fetches, &[]), nodes)
         };
         let (fused, again, apart) = (run(true, 1), run(true, 3), run(false, 1));
-        let (Ok(fused), Ok(again), Ok(apart)) = (fused, again, apart) else { continue };
+        assert_eq!(apart.1, 0, "graph {seed}");
+        fused_nodes += fused.1;
+        // Only what a check refuses is no answer, and then it is refused each time.
+        let (fused, again, apart) = match (fused.0, again.0, apart.0) {
+            (Ok(fused), Ok(again), Ok(apart)) => (fused, again, apart),
+            (Err(fused), Err(again), Err(apart)) => {
+                let messages = [fused, again, apart].map(|e| e.to_string());
+                assert!(messages.iter().all(|m| refused(m)), "graph {seed}: {messages:?}");
+                continue;
+            }
+            (fused, again, apart) => panic!("graph {seed}: {:?}", [fused, again, apart].map(|r| r.err())),
+        };
+        compared += 1;
         for (((fused, again), apart), fetch) in fused.iter().zip(&again).zip(&apart).zip(&fetches) {
             assert!(fused.bytes() == again.bytes(), "graph {seed}: {fetch:?} has other bits with other threads");
             let (got, want) = (fused.to_f64(), apart.to_f64());
@@ -285,4 +302,5 @@ fn large_graphs_give_the_same_figures_fused_and_apart() {
             assert!(fused.dims() == apart.dims() && got.iter().zip(&want).all(near), "graph {seed}: {fetch:?}");
         }
     }
+    assert!(compared > 40 && fused_nodes > 100, "{compared} graphs compared, {fused_nodes} nodes fused");
 }
