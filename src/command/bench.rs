@@ -6,7 +6,7 @@ use super::bench_plan::{Case, bench_plan};
 use super::options::{GlobalOptions, ModelOptions, StepOptions, TowerOptions, Variables, towers};
 use super::program::{self, Program};
 use super::{print, print_json};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use indexmap::IndexMap;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -53,10 +53,12 @@ pub(super) struct BenchArgs {
     /// Times building, planning and loading instead of steps, stage by stage, as towers of the model grow, or variables in
     /// deep or wide networks
     #[arg(long, value_enum, value_name = "CASE,…", value_delimiter = ',', num_args = 0..=1, require_equals = true,
-          default_missing_value = "towers,deep,wide")]
+          default_missing_value = "towers,deep,wide",
+          conflicts_with_all = ["lines", "fetch_loss", "warmup", "fetch", "target", "feed", "feed_shape"])]
     plan: Option<Vec<Case>>,
     /// Numbers of variables for --plan
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "10,100,1000,10000", value_parser = variables)]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "10,100,1000,10000", value_parser = variables,
+          requires = "plan")]
     pub variable_counts: Vec<usize>,
 }
 
@@ -114,6 +116,13 @@ pub(super) fn bench(global: &GlobalOptions, args: &BenchArgs) -> Result<()> {
     if let Some(cases) = &args.plan {
         return bench_plan(global, args, cases);
     }
+    if args.model.file().is_some() {
+        let flag = if args.towers.is_some() { "--towers" } else { "--fetch-loss" };
+        ensure!(
+            args.towers.is_none() && !args.fetch_loss,
+            "{flag} is for built-in models; a graph file has its own towers, and --fetch NAME fetches of it"
+        );
+    }
     let options = global.session_options()?;
     let mut combinations = Vec::new();
     let few = if options.machine.gpus() == 1 { vec![1] } else { vec![1, 2] };
@@ -141,10 +150,7 @@ pub(super) fn bench(global: &GlobalOptions, args: &BenchArgs) -> Result<()> {
         let copies = CopyTable::new(&schedule, session.machine());
         let memory = MemoryTable::new(&schedule, session.machine());
         session.initialize()?;
-        let work = schedule
-            .work()
-            .into_iter()
-            .fold(Cost::default(), |sum, cost| Cost { flops: sum.flops + cost.flops, bytes: sum.bytes + cost.bytes });
+        let work: Cost = schedule.work().into_iter().sum();
         let devices = global.machine_name(session.machine());
         rows.push(Row {
             line: Line {
@@ -203,9 +209,7 @@ pub(super) fn bench(global: &GlobalOptions, args: &BenchArgs) -> Result<()> {
 fn measure(prepared: &[(Callable<'_, '_>, Vec<&Array>)], args: &BenchArgs) -> Result<Vec<Vec<f64>>> {
     let mut times = vec![Vec::with_capacity(args.steps.unwrap_or(STEPS) as usize); prepared.len()];
     let rounds = u64::from(args.warmup) + u64::from(args.steps.unwrap_or(STEPS));
-    // Drawn on standard error, and only on a terminal.
-    let bar = ProgressBar::new(rounds * prepared.len() as u64);
-    bar.set_style(ProgressStyle::with_template("measuring {bar:30} {pos}/{len} steps, {eta} left")?);
+    let bar = progress("measuring", rounds * prepared.len() as u64, "steps")?;
     let mut fetched = Vec::new();
     for round in 0..rounds {
         for turn in 0..prepared.len() {
@@ -225,9 +229,21 @@ fn measure(prepared: &[(Callable<'_, '_>, Vec<&Array>)], args: &BenchArgs) -> Re
     Ok(times)
 }
 
+/// A bar, drawn on standard error, and only on a terminal.
+pub(super) fn progress(doing: &str, count: u64, what: &str) -> Result<ProgressBar> {
+    let style = ProgressStyle::with_template(&format!("{doing} {{bar:30}} {{pos}}/{{len}} {what}, {{eta}} left"))?;
+    Ok(ProgressBar::new(count).with_style(style))
+}
+
 /// With as many digits as tell short steps apart.
 fn milliseconds(ms: f64) -> String {
     if ms < 1.0 { format!("{ms:.5}") } else { format!("{ms:.3}") }
+}
+
+impl Row {
+    fn towers_text(&self) -> String {
+        self.towers.map_or_else(|| "-".to_string(), |towers| towers.to_string())
+    }
 }
 
 impl Rows {
@@ -236,9 +252,11 @@ impl Rows {
             ["towers", "variables", "devices", "ms", "min", "max", "GFLOP/s", "copies", "copied", "peak memory"];
         let number = ["towers", "ms", "min", "max", "GFLOP/s", "copies", "copied"];
         let rows = self.rows.iter().map(|r| {
-            let peak: Vec<String> = r.peak_bytes.iter().map(|(d, b)| format!("{d} {}", human_bytes(*b))).collect();
+            let short = |device: &str| device.trim_start_matches("/device:").to_lowercase();
+            let peak: Vec<String> =
+                r.peak_bytes.iter().map(|(d, b)| format!("{} {}", short(d), human_bytes(*b))).collect();
             vec![
-                r.towers.map_or_else(|| "-".to_string(), |towers| towers.to_string()),
+                r.towers_text(),
                 r.variables.to_string(),
                 r.devices.clone(),
                 milliseconds(r.ms_median),
@@ -252,8 +270,7 @@ impl Rows {
         });
         let steps = self.rows.iter().map(|r| {
             let parts = [r.step.ms, r.step.products_ms, r.step.others_ms, r.step.copies_ms, r.step.waiting_ms];
-            let named =
-                [r.towers.map_or_else(|| "-".to_string(), |towers| towers.to_string()), r.variables.to_string()];
+            let named = [r.towers_text(), r.variables.to_string()];
             let amounts = [format!("{:.6}", r.flops / 1e9), human_bytes(r.kernel_bytes as u64)];
             named.into_iter().chain(parts.map(milliseconds)).chain(amounts).collect::<Vec<String>>()
         });
@@ -266,7 +283,7 @@ impl Rows {
             "{}\n{}\nms is the median of a step's milliseconds, GFLOP/s the whole step's work over it; traced is a traced \
              step, and what follows are its parts\n{rss}",
             table(&heads, &number, rows),
-            table(&parts, &parts, steps)
+            table(&parts, &[&parts[..1], &parts[2..]].concat(), steps)
         )
     }
 

@@ -3,15 +3,14 @@
 //! Cases take turns, round by round. A row is the round whose sum is the median, so that its stages add up. Growth is
 //! what a stage's time is multiplied by when the size doubles: 2 is in proportion, 4 is quadratic.
 
-use super::bench::BenchArgs;
+use super::bench::{BenchArgs, progress};
 use super::feeds::model_feeds;
-use super::model::{self, Model};
+use super::model;
 use super::options::{GlobalOptions, Variables};
 use super::{print, print_json};
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use indexmap::IndexMap;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use turret::base::{Array, DType};
 use turret::device::{peak_resident_bytes, reset_peak_resident, resident_bytes};
@@ -97,8 +96,7 @@ pub(super) fn bench_plan(global: &GlobalOptions, args: &BenchArgs, cases: &[Case
         what.extend(sizes.into_iter().map(|size| (case, size)));
     }
     let rounds = args.steps.unwrap_or(3);
-    let bar = ProgressBar::new(u64::from(rounds) * what.len() as u64);
-    bar.set_style(ProgressStyle::with_template("planning {bar:30} {pos}/{len} plans, {eta} left")?);
+    let bar = progress("planning", u64::from(rounds) * what.len() as u64, "plans")?;
     let mut measured: Vec<Vec<Round>> = what.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
         for ((case, size), rounds) in what.iter().zip(&mut measured) {
@@ -158,13 +156,12 @@ fn measure(global: &GlobalOptions, args: &BenchArgs, case: Case, size: usize) ->
             global.check_towers(&options.machine, size)?;
             let of = args.model.near_batch(size);
             let variables = args.variables.first().copied().unwrap_or(Variables::Cpu);
-            let Model { inputs, towers, train } = model::build_timed(&g, &of, size, variables, &mut times)?;
-            let built = Model { inputs, towers, train };
+            let built = model::build_timed(&g, &of, size, variables, &mut times)?;
+            let train = built.train;
             (model_feeds(&built, Vec::new(), of.seed)?, vec![train], options)
         }
         _ => {
             let (feed, train) = network(&g, case, size, &mut times);
-            g.check()?;
             (vec![feed], vec![train], options)
         }
     };
@@ -182,6 +179,7 @@ fn prepared<'g>(
     times: &mut StageTimes,
 ) -> Result<usize> {
     let session = Session::new(g, options)?;
+    times.lap("check");
     let fed: Vec<(Tensor<'_>, &Array)> = feeds.iter().map(|(t, a)| (*t, a)).collect();
     times.join(&session.prepare(&fed, &[], targets)?);
     session.initialize()?;
@@ -260,10 +258,11 @@ impl Rows {
             lines.push(line("plan", &|r| format!("{:.2}", r.plan_ms), None));
             lines.push(line("ready", &|r| format!("{:.2}", r.ready_ms), None));
             let rise = |r: &Row| r.rss_rise_bytes.map_or_else(|| "-".to_string(), human_bytes);
-            lines.push(line("memory", &rise, None));
+            lines.push(line("peak rise", &rise, None));
             text += &format!("{}\n", table(&heads, &heads[1..], lines));
         }
         text + "times are milliseconds; build is forward to apply, plan what follows up to the first run, ready both\n\
-                growth is what the last doubling multiplies a stage's time by; memory is the rise of the process's peak\n"
+                growth is what the last doubling multiplies a stage's time by; peak rise is by how much the process's\n\
+                memory rose beyond what cases before it left\n"
     }
 }

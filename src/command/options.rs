@@ -16,6 +16,7 @@ const MAX_TOWERS: u64 = 1024;
 const MAX_SIZE: u64 = 1 << 24;
 
 #[derive(Args)]
+#[command(next_help_heading = "Machine")]
 pub(super) struct GlobalOptions {
     /// The machine: auto (CUDA where it can be used, else sim:2), cpu, sim:N, sim:N@all|pairs|none, cuda, cuda:0,1
     #[arg(long, global = true, value_name = "MACHINE", default_value = "auto")]
@@ -254,6 +255,7 @@ fn learning_rate(text: &str) -> Result<f64, String> {
 
 /// What the built-in model is made of.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Model")]
 pub(super) struct ModelOptions {
     /// A TensorFlow graph instead of a built-in model: .pb, .pbtxt, .meta, or a SavedModel
     #[arg(value_name = "GRAPH")]
@@ -333,6 +335,7 @@ impl ModelOptions {
 
 /// How many towers, and where their variables live.
 #[derive(Args)]
+#[command(next_help_heading = "Towers")]
 pub(super) struct TowerOptions {
     /// Number of towers; tower i is on /gpu:i
     #[arg(long, value_name = "N", default_value = "1", value_parser = towers)]
@@ -344,6 +347,7 @@ pub(super) struct TowerOptions {
 
 /// What one step computes.
 #[derive(Args)]
+#[command(next_help_heading = "Step")]
 pub(super) struct StepOptions {
     /// A tensor to fetch, as in loss or split:1; may be given several times
     #[arg(long, value_name = "TENSOR")]

@@ -85,6 +85,7 @@ pub(super) fn run(global: &GlobalOptions, args: &RunArgs) -> Result<()> {
         }
         None => None,
     };
+    ensure!(args.profile.is_none() || args.steps > 0, "--profile needs a step to time; give --steps 1 or more");
     let mut steps = Vec::new();
     let mut profile = Profile::default();
     for step in 1..=args.steps {

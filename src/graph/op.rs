@@ -136,6 +136,21 @@ pub struct Cost {
     pub bytes: f64,
 }
 
+impl std::ops::AddAssign for Cost {
+    fn add_assign(&mut self, other: Cost) {
+        self.flops += other.flops;
+        self.bytes += other.bytes;
+    }
+}
+
+impl std::iter::Sum for Cost {
+    fn sum<I: Iterator<Item = Cost>>(costs: I) -> Cost {
+        let mut total = Cost::default();
+        costs.for_each(|cost| total += cost);
+        total
+    }
+}
+
 /// Small facts about an op type that the planner goes by.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Traits {

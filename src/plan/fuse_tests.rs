@@ -1,6 +1,6 @@
 //! What becomes one node on CUDA GPUs, what does not, and how host and GPUs take turns.
 
-use super::planned::{self, inputs, kernels};
+use super::planned_tests::{self as planned, inputs, kernels};
 use super::*;
 use crate::base::DType;
 use crate::device::Machine;

@@ -24,7 +24,7 @@ mod passes_tests;
 mod phases;
 mod place;
 #[cfg(test)]
-mod planned;
+mod planned_tests;
 mod prune;
 mod schedule;
 mod signature;

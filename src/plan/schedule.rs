@@ -40,8 +40,7 @@ impl Schedule {
     pub fn work(&self) -> Vec<Cost> {
         let mut total = vec![Cost::default(); self.memory.compute_bytes.len()];
         for (i, node) in self.step.nodes.iter().enumerate() {
-            let (sum, cost) = (&mut total[node.device.index()], self.cost(StepNodeId(i as u32)));
-            *sum = Cost { flops: sum.flops + cost.flops, bytes: sum.bytes + cost.bytes };
+            total[node.device.index()] += self.cost(StepNodeId(i as u32));
         }
         total
     }

@@ -303,7 +303,10 @@ impl Pass {
         let mut product_in = None;
         if self.is_product(seed) {
             order.sort_by_key(|m| (*m != seed, *m));
-            product_in = Some(made.iter().position(|m| *m == seed || self.takes_place(step, *m, seed, &members))?);
+            // A product that is read outside has a buffer of its own.
+            let own = made.iter().position(|m| *m == seed);
+            let lent = || made.iter().position(|m| self.takes_place(step, *m, seed, &members));
+            product_in = Some(own.or_else(lent)?);
         }
         Some(Cluster { members, inside, order, dims, row_axes, made, product_in })
     }

@@ -1,6 +1,6 @@
 //! What becomes one node on the host and on simulated GPUs, what does not, and that nothing computes other figures.
 
-use super::planned::{self, inputs, kernels};
+use super::planned_tests::{self as planned, inputs, kernels};
 use super::*;
 use crate::base::Array;
 use crate::device::Machine;
@@ -60,6 +60,11 @@ fn a_product_takes_in_what_follows_it() {
     let sums = [by_row.sum(), by_row.sum_axes(&[0], false), by_row.mean_axes(&[1], true), by_row];
     assert_eq!(kernels(&plan(&g, &sums, &[], &dims)), ["MatMul+AddV2+Relu+Sum+Sum+Mean"]);
     check_values(&g, &[by_row, by_number, sums[0], sums[1], sums[2]], &dims);
+    // A product that is read elsewhere too keeps its own values.
+    let product = x[0].matmul(x[1]);
+    let both = [product.relu(), product, product.abs().sum_axes(&[1], true)];
+    assert_eq!(kernels(&plan(&g, &both, &[], &dims)), ["MatMul+Relu+Abs+Sum"]);
+    check_values(&g, &both, &dims);
     // Rows that are sums alone have no buffer for the product.
     assert_eq!(kernels(&plan(&g, &[by_number.sum()], &[], &dims)), ["MatMul", "Mul+Tanh+Sum"]);
     check_values(&g, &[by_number.sum()], &dims);

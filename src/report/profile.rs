@@ -1,10 +1,10 @@
 //! Where the time of steps goes, from traced runs: by op type, by node, and by the kind of work.
 //!
-//! Invariant: everything adds up. What no row has is the row of waiting: time in which a device runs nothing, between
-//! nodes and beside other devices.
+//! Invariant: everything adds up. What no row has is the row of waiting: time in which a queue runs nothing, between nodes
+//! and beside other queues. A device is one queue, but a CUDA GPU, whose copies run in queues of their own.
 
 use super::tables::table;
-use crate::device::{DeviceId, Machine};
+use crate::device::{DeviceId, Machine, QueueId};
 use crate::run::{NodeSpan, RunMetadata};
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -82,7 +82,7 @@ impl StepParts {
 pub struct Profile {
     steps: u64,
     total_ns: u64,
-    devices: BTreeSet<DeviceId>,
+    queues: BTreeSet<QueueId>,
     nodes: IndexMap<(Arc<str>, DeviceId), Sums>,
 }
 
@@ -115,9 +115,9 @@ pub struct ProfileRow {
     pub device: Option<String>,
     /// How often it runs.
     pub count: f64,
-    /// Milliseconds, summed over devices.
+    /// Milliseconds, summed over queues.
     pub ms: f64,
-    /// Its part of the devices' time, from 0 to 1.
+    /// Its part of the queues' time, from 0 to 1.
     pub share: f64,
     /// Floating-point operations a second while it runs, in 10^9.
     pub gflops_per_s: f64,
@@ -132,11 +132,11 @@ pub struct ProfileTable {
     pub steps: u64,
     /// Milliseconds of a step.
     pub step_ms: f64,
-    /// The number of devices that run something.
-    pub devices: usize,
-    /// Milliseconds of a step, times the devices: what rows and waiting sum to.
-    pub device_ms: f64,
-    /// Milliseconds in which devices run nothing, summed over them.
+    /// The number of devices' queues that run something.
+    pub queues: usize,
+    /// Milliseconds of a step, times the queues: what rows and waiting sum to.
+    pub queue_ms: f64,
+    /// Milliseconds in which queues run nothing, summed over them.
     pub waiting_ms: f64,
     /// What runs.
     pub rows: Vec<ProfileRow>,
@@ -149,7 +149,7 @@ impl Profile {
         // The step ends when the last of its nodes does.
         self.total_ns += step.spans.iter().map(|s| s.end_ns).max().unwrap_or(0).max(step.total_ns);
         for span in &step.spans {
-            self.devices.insert(span.queue.device);
+            self.queues.insert(span.queue);
             let bytes = span.copy.map_or(span.cost.bytes, |c| c.bytes as f64);
             let sums = self.nodes.entry((span.name.clone(), span.queue.device)).or_default();
             if sums.count == 0 {
@@ -182,8 +182,8 @@ impl Profile {
         sum / self.steps.max(1) as f64
     }
 
-    fn device_ns(&self) -> f64 {
-        self.total_ns as f64 * self.devices.len() as f64
+    fn queue_ns(&self) -> f64 {
+        self.total_ns as f64 * self.queues.len() as f64
     }
 
     fn row(&self, what: &str, sums: &Sums) -> ProfileRow {
@@ -195,7 +195,7 @@ impl Profile {
             device: None,
             count: self.mean(sums.count as f64),
             ms: self.mean(sums.ns as f64) / 1e6,
-            share: if self.device_ns() == 0.0 { 0.0 } else { sums.ns as f64 / self.device_ns() },
+            share: if self.queue_ns() == 0.0 { 0.0 } else { sums.ns as f64 / self.queue_ns() },
             gflops_per_s: rate(sums.flops),
             gbytes_per_s: rate(sums.bytes),
         }
@@ -207,9 +207,9 @@ impl Profile {
         ProfileTable {
             steps: self.steps,
             step_ms: self.mean(self.total_ns as f64) / 1e6,
-            devices: self.devices.len(),
-            device_ms: self.mean(self.device_ns()) / 1e6,
-            waiting_ms: self.mean(self.device_ns() - busy as f64) / 1e6,
+            queues: self.queues.len(),
+            queue_ms: self.mean(self.queue_ns()) / 1e6,
+            waiting_ms: self.mean(self.queue_ns() - busy as f64) / 1e6,
             rows,
         }
     }
@@ -238,14 +238,14 @@ impl ProfileTable {
             device: None,
             count: 0.0,
             ms: self.waiting_ms,
-            share: if self.device_ms == 0.0 { 0.0 } else { self.waiting_ms / self.device_ms },
+            share: if self.queue_ms == 0.0 { 0.0 } else { self.waiting_ms / self.queue_ms },
             gflops_per_s: 0.0,
             gbytes_per_s: 0.0,
         };
         let rows = self.rows.iter().chain([&waiting]).map(cells);
-        let devices = if self.devices == 1 { "1 device".to_string() } else { format!("{} devices", self.devices) };
+        let queues = if self.queues == 1 { "1 queue".to_string() } else { format!("{} queues", self.queues) };
         format!(
-            "{}\n{:.4} ms a step on {devices}, the average of {} traced; shares are of the devices' time\n",
+            "{}\n{:.4} ms a step on {queues} of devices, the average of {} traced; shares are of the queues' time\n",
             table(&heads, &["count", "ms", "share", "GFLOP/s", "GB/s"], rows),
             self.step_ms,
             self.steps
@@ -256,7 +256,7 @@ impl ProfileTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::QueueId;
+    use crate::device::Lane;
     use crate::graph::Cost;
 
     fn span(name: &str, product: bool, device: u16, from: u64, to: u64) -> NodeSpan {
@@ -294,10 +294,17 @@ mod tests {
         profile.add(&step());
         profile.add(&step());
         for (table, rows) in [(profile.by_op(), 2), (profile.by_node(&Machine::simulated(1)), 3)] {
-            assert_eq!((table.rows.len(), table.steps, table.devices), (rows, 2, 2));
+            assert_eq!((table.rows.len(), table.steps, table.queues), (rows, 2, 2));
             let sum = table.rows.iter().map(|r| r.ms).sum::<f64>() + table.waiting_ms;
-            assert!((sum - table.device_ms).abs() < 1e-9 && (table.device_ms - 0.0022).abs() < 1e-9, "{table:?}");
+            assert!((sum - table.queue_ms).abs() < 1e-9 && (table.queue_ms - 0.0022).abs() < 1e-9, "{table:?}");
         }
+        // What a GPU copies beside its kernels is in a queue of its own.
+        let mut beside = step();
+        beside.spans[1].queue = QueueId { device: DeviceId(0), lane: Lane::ToHost };
+        let mut overlapping = Profile::default();
+        overlapping.add(&beside);
+        let table = overlapping.by_op();
+        assert!(table.queues == 2 && (table.waiting_ms * 1e6 - 1300.0).abs() < 1e-6, "{table:?}");
         let ops = profile.by_op();
         assert_eq!((&ops.rows[0].op[..], ops.rows[0].count), ("Relu", 2.0));
         assert_eq!((ops.rows[1].gflops_per_s, ops.rows[1].gbytes_per_s), (2.5, 1.25));

@@ -26,15 +26,24 @@ pub fn turret(args: &[&str]) -> Ran {
     Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// Runs a subcommand on the small model; it must succeed.
-fn small(subcommand: &str, args: &[&str]) -> Ran {
-    let ran = turret(&[&[subcommand], &SMALL[..], args].concat());
-    assert_eq!(ran.code, 0, "{subcommand} {args:?}: {}", ran.err);
+/// Runs the command; it must succeed.
+#[track_caller]
+pub fn good(args: &[&str]) -> Ran {
+    let ran = turret(args);
+    assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
     ran
 }
 
-fn document(ran: &Ran) -> Value {
+/// The document that a run prints.
+#[track_caller]
+pub fn document(ran: &Ran) -> Value {
     serde_json::from_str(&ran.out).unwrap_or_else(|e| panic!("{e} in {}", ran.out))
+}
+
+/// Runs a subcommand on the small model; it must succeed.
+#[track_caller]
+fn small(subcommand: &str, args: &[&str]) -> Ran {
+    good(&[&[subcommand], &SMALL[..], args].concat())
 }
 
 /// A run that must fail with one message that has these parts, and print nothing else.

@@ -1,12 +1,10 @@
 //! The command's networks for images: their inputs, variables and steps.
 
-use crate::command::{Ran, turret};
+use crate::command::{self, Ran, good, turret};
 use serde_json::Value;
 
 fn document(args: &[&str]) -> Value {
-    let Ran { code, out, err } = turret(args);
-    assert_eq!(code, 0, "{args:?}: {err}");
-    serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e} in {out}"))
+    command::document(&good(args))
 }
 
 fn names(document: &Value) -> Vec<&str> {

@@ -1,17 +1,15 @@
 //! `turret checkpoint`, and `turret run` with files of variables.
 
 use super::scratch;
-use crate::command::{SMALL, turret};
+use crate::command::{self, SMALL, good, turret};
 use serde_json::{Value, json};
 
 fn ok(args: &[&str]) -> String {
-    let ran = turret(args);
-    assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
-    ran.out
+    good(args).out
 }
 
 fn document(args: &[&str]) -> Value {
-    serde_json::from_str(&ok(args)).expect("a document")
+    command::document(&good(args))
 }
 
 #[track_caller]

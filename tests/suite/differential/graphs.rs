@@ -3,7 +3,7 @@
 
 use super::random::Random;
 use turret::base::{Array, DType};
-use turret::device::Peers;
+use turret::device::{Machine, Peers};
 use turret::graph::{Graph, Init, Tensor, Variable};
 use turret::run::{Session, SessionOptions};
 
@@ -257,21 +257,24 @@ fn large_graphs_give_the_same_figures_fused_and_apart() {
     for seed in 0..seeds(60) {
         let g = Graph::new();
         let mut w = Growing::new(&g, seed + 10_000);
-        w.scale = 16;
-        for _ in 0..4 {
-            w.add_source();
+        // All on the host, of few sizes and nothing that is known beforehand, so that much can be fused.
+        (w.scale, w.gpus) = (16, 0);
+        for sizes in [[96, 64], [96, 64], [64, 96], [80, 64]] {
+            let placeholder = g.placeholder(DType::F32, sizes, "p");
+            w.placeholders.push(placeholder);
+            w.tensors.push(placeholder);
         }
-        for _ in 0..12 + seed as usize % 24 {
-            if w.random.one_in(6) { w.add_source() } else { w.add_op() }
+        for _ in 0..24 + seed as usize % 24 {
+            w.add_op();
         }
         g.check().unwrap_or_else(|e| panic!("graph {seed}: {e}"));
         let feeds: Vec<(Tensor<'_>, Array)> =
             w.placeholders.clone().into_iter().map(|p| (p, w.array(&dims(p)))).collect();
         let given: Vec<(Tensor<'_>, &Array)> = feeds.iter().map(|(t, a)| (*t, a)).collect();
-        let last = w.tensors.last().copied();
-        let fetches: Vec<Tensor<'_>> = (0..4).map(|_| w.any()).chain(last).collect();
+        let last = w.tensors.iter().rev().step_by(3).take(4).copied().collect::<Vec<_>>();
+        let fetches: Vec<Tensor<'_>> = last.into_iter().chain([w.any()]).collect();
         let run = |fusion: bool, threads: usize| {
-            let machine = crate::gpus::machine(w.gpus).with_host_threads(threads);
+            let machine = Machine::host().with_host_threads(threads);
             let s = Session::new(&g, SessionOptions { fusion, ..SessionOptions::on(machine) }).unwrap();
             s.initialize().unwrap_or_else(|e| panic!("graph {seed}: {e}"));
             let shapes: Vec<(Tensor<'_>, &[usize])> = given.iter().map(|(t, a)| (*t, a.dims())).collect();
@@ -299,8 +302,10 @@ fn large_graphs_give_the_same_figures_fused_and_apart() {
             let (got, want) = (fused.to_f64(), apart.to_f64());
             let largest = want.iter().filter(|v| v.is_finite()).fold(1.0f64, |m, v| m.max(v.abs()));
             let near = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-5 * largest;
-            assert!(fused.dims() == apart.dims() && got.iter().zip(&want).all(near), "graph {seed}: {fetch:?}");
+            let far = got.iter().zip(&want).position(|pair| !near(pair));
+            let pair = far.map(|i| (i, got[i], want[i]));
+            assert!(fused.dims() == apart.dims() && far.is_none(), "graph {seed}: {fetch:?} {pair:?} of {largest}");
         }
     }
-    assert!(compared > 40 && fused_nodes > 100, "{compared} graphs compared, {fused_nodes} nodes fused");
+    assert!(compared > 40 && fused_nodes > 60, "{compared} graphs compared, {fused_nodes} nodes fused");
 }

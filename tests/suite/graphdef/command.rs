@@ -1,6 +1,6 @@
 //! The command on graph files.
 
-use crate::command::{Ran, turret};
+use crate::command::{self, good, turret};
 use crate::fixtures;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -15,16 +15,8 @@ fn scratch(name: &str) -> String {
     path.to_str().expect("the path is UTF-8").to_string()
 }
 
-#[track_caller]
-fn good(args: &[&str]) -> Ran {
-    let ran = turret(args);
-    assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
-    ran
-}
-
 fn document(args: &[&str]) -> Value {
-    let ran = good(args);
-    serde_json::from_str(&ran.out).unwrap_or_else(|e| panic!("{e} in {}", ran.out))
+    command::document(&good(args))
 }
 
 #[track_caller]
