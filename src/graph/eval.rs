@@ -7,7 +7,7 @@ use super::graph::Graph;
 use super::node::TensorId;
 use super::op::{Fact, InferContext, KernelContext, OpRef, TensorDesc};
 use super::tensor::Tensor;
-use crate::base::Array;
+use crate::base::{Array, DType};
 use crate::device::{Launch, Team, View};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub fn evaluate(op: OpRef, attrs: &Attrs, inputs: &[Arc<Array>], team: &Team) ->
     let context = KernelContext { attrs, inputs: &input_descs, outputs: &output_descs, values: &values };
     let kernel = op.cpu_kernel(&context)?;
     let results: Vec<Array> = (output_descs.iter())
-        .map(|d| Array::zeros(d.dtype, &d.dims).map_err(|e| e.to_string()))
+        .map(|d| Array::zeros(d.dtype, &d.dims).map(fresh).map_err(|e| e.to_string()))
         .collect::<Result<_, _>>()?;
     let view = |a: &Array, writable| View { start: a.start(), len: a.len(), dtype: a.dtype(), writable };
     let input_views: Vec<View> = inputs.iter().map(|a| view(a, false)).collect();
@@ -51,6 +51,17 @@ pub fn evaluate(op: OpRef, attrs: &Attrs, inputs: &[Arc<Array>], team: &Team) ->
     // SAFETY: the arrays live to the end of this function; the results are new and seen by this launch alone.
     kernel(&unsafe { Launch::new(&input_views, &output_views, team) })?;
     Ok(results.into_iter().map(Arc::new).collect())
+}
+
+/// A result before its kernel runs. In a step it is what another tensor left; in debug builds it is no zeros either, so
+/// that op tests see a kernel that does not write all of it.
+fn fresh(mut result: Array) -> Array {
+    if cfg!(debug_assertions) {
+        // The largest floats, nearly, which no tolerance hides.
+        let byte = if result.dtype() == DType::Bool { 1 } else { 0x7F };
+        result.bytes_mut().fill(byte);
+    }
+    result
 }
 
 impl Graph {
