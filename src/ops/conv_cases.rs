@@ -56,8 +56,15 @@ fn all(kind: Kind) -> Vec<Sizes> {
                 Sizes { channels: 4, groups: 2, width: 2, strides: [1, 2], ..plain },
                 Sizes { channels: 3, groups: 3, width: 2, ..plain },
                 Sizes { channels: 4, groups: 2, width: 1, taps: [1, 1], ..plain },
+                Sizes { channels: 9, groups: 9, width: 1, strides: [2, 1], ..plain },
             ]),
-            Kind::Depthwise => all.push(Sizes { width: 1, strides: [2, 2], ..plain }),
+            // From 8 channels these are vectors, and part of one.
+            Kind::Depthwise => all.extend([
+                Sizes { width: 1, strides: [2, 2], ..plain },
+                Sizes { channels: 9, width: 1, dilations: [2, 1], padding: explicit, ..plain },
+                Sizes { channels: 9, width: 1, strides: [2, 3], ..plain },
+                Sizes { channels: 9, width: 1, image: [5, 4], strides: [2, 3], dilations: [2, 1], ..plain },
+            ]),
         }
         all.push(plain);
     }

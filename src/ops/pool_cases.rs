@@ -29,12 +29,18 @@ fn all(explicit: bool) -> Vec<Sizes> {
             padding: Padding::Valid,
         };
         let padding = Padding::Explicit([(1, 0), (1, 2)]);
-        all.extend(explicit.then_some(Sizes { ksize: [2, 3], strides: [1, 2], padding, ..plain }));
+        // From 8 channels these are vectors, and part of one.
+        for channels in [3, 11] {
+            all.extend(explicit.then_some(Sizes { channels, ksize: [2, 3], strides: [1, 2], padding, ..plain }));
+        }
         all.extend([
             Sizes { ksize: [3, 3], padding: Padding::Same, ..plain },
             Sizes { ksize: [3, 2], strides: [1, 1], padding: Padding::Same, ..plain },
             Sizes { ksize: [1, 2], strides: [3, 3], ..plain },
             Sizes { ksize: [4, 5], ..plain },
+            Sizes { channels: 9, ksize: [3, 3], padding: Padding::Same, ..plain },
+            Sizes { channels: 9, ksize: [1, 2], strides: [3, 3], ..plain },
+            Sizes { channels: 11, ksize: [3, 2], strides: [1, 1], ..plain },
             Sizes { batch: 0, ..plain },
             plain,
         ]);
@@ -141,6 +147,32 @@ pub(super) fn cases(make: Make) -> Vec<Case> {
             cases.push(case_with(attrs(), vec![same, y, g], vec![want], false));
         }
         _ => {}
+    }
+    // The same in every second channel; in the others NaN comes second or last, and nothing goes to it.
+    for channels in [9, 11] {
+        let spread = |width: usize, even: &[f32], odd: &[f32]| {
+            let of = |at: usize, channel: usize| if channel % 2 == 0 { even[at] } else { odd[at] };
+            let values = (0..even.len()).flat_map(|at| (0..channels).map(move |channel| of(at, channel)));
+            float(&[1, even.len() / width, width, channels], &values.collect::<Vec<f32>>())
+        };
+        let even = [nan, 5.0, 3.0, nan, 1.0, 5.0, 3.0, 3.0];
+        let x = spread(4, &even, &[2.0, nan, 1.0, 4.0, 6.0, 6.0, 4.0, nan]);
+        let y = spread(2, &[5.0, 3.0], &[6.0, 4.0]);
+        match make {
+            Make::Largest => cases.push(case_with(attrs(), vec![x], vec![y], false)),
+            Make::LargestGradient => {
+                let g = spread(2, &[1.0, 2.0], &[3.0, 4.0]);
+                let even = [1.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+                let want = spread(4, &even, &[0.0, 0.0, 0.0, 4.0, 3.0, 0.0, 0.0, 0.0]);
+                cases.push(case_with(attrs(), vec![x, y, g], vec![want], false));
+            }
+            Make::LargestTaken => {
+                let taken: Vec<f32> = (0..8).map(|i| i as f32).collect();
+                let want = spread(2, &[0.0, 2.0], &[4.0, 3.0]);
+                cases.push(case_with(attrs(), vec![x, y, spread(4, &taken, &taken)], vec![want], false));
+            }
+            _ => {}
+        }
     }
     cases
 }
