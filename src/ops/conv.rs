@@ -144,14 +144,17 @@ impl Op for ConvOp {
         let alone = conv.depth() == 1 && conv.groups > 1;
         let vectors = c.outputs[0].dtype == DType::F32 && conv.format == DataFormat::Nhwc;
         if vectors && !alone {
-            return Ok(match self.of {
-                Of::Output => winograd_kernel::forward(&conv).unwrap_or_else(|| conv_strips::forward(&conv)),
-                Of::Image => winograd_kernel::backward(&conv).unwrap_or_else(|| conv_strips::backward(&conv)),
+            let kernel = match self.of {
+                Of::Output => winograd_kernel::forward(&conv).or_else(|| conv_strips::forward(&conv)),
+                Of::Image => winograd_kernel::backward(&conv).or_else(|| conv_strips::backward(&conv)),
                 Of::Filter => winograd_filter_kernel::filter_gradient(&conv)
-                    .unwrap_or_else(|| conv_strips_filter::filter_gradient(&conv)),
-            });
+                    .or_else(|| conv_strips_filter::filter_gradient(&conv)),
+            };
+            if let Some(kernel) = kernel {
+                return Ok(kernel);
+            }
         }
-        if vectors && conv.width() == 1 && conv.channels >= CHANNELS {
+        if vectors && alone && conv.width() == 1 && conv.channels >= CHANNELS {
             match self.of {
                 Of::Output => return Ok(depthwise_vectors::forward(&conv)),
                 Of::Image => return Ok(depthwise_vectors::backward(&conv)),

@@ -6,6 +6,8 @@ use std::ops::Range;
 
 /// Elements of the lines that one part works on: a quarter of a second cache.
 const ELEMENTS: usize = 64 * 1024;
+/// Elements of a line that may be padding for the most part.
+const SMALL: usize = 8 * 1024;
 
 /// How a sweep's sources are laid out in lines.
 #[derive(Clone, Copy)]
@@ -41,14 +43,23 @@ impl View {
 }
 
 impl Lines {
-    pub fn new(sweep: Sweep) -> Lines {
+    /// How a sweep's sources are laid out, unless that is almost nothing but padding: dilations and strides may be such
+    /// that the windows of a row reach over gigabytes of it.
+    pub fn new(sweep: Sweep) -> Option<Lines> {
         let across = sweep.axes[1];
         let width = match across.count {
             0 => 0,
-            count => (count - 1) * across.step + (across.taps.max(1) - 1) * across.tap_step + 1,
+            count => {
+                let moves = (count - 1).checked_mul(across.step)?;
+                let reach = (across.taps.max(1) - 1).checked_mul(across.tap_step)?;
+                moves.checked_add(reach)?.checked_add(1)?
+            }
         };
         let inside = usize::try_from(across.origin).is_ok_and(|origin| origin + width <= across.source);
-        Lines { sweep, width, in_place: inside && sweep.source.x == sweep.depth }
+        let in_place = inside && sweep.source.x == sweep.depth;
+        // Dense, a line is about what the image and the filter are.
+        let dense = width <= 2 * (across.source + across.taps) || width.saturating_mul(sweep.depth) <= SMALL;
+        (in_place || dense).then_some(Lines { sweep, width, in_place })
     }
 
     /// The lines that some rows of results see.
@@ -92,7 +103,8 @@ impl Lines {
         // SAFETY: by the contract: sources are within the image, and copies within the scratch memory.
         unsafe {
             if self.in_place {
-                let start = source.add(lines.start * sweep.source.y + across.origin as usize * x);
+                // Where no line is seen, this may be beyond the end.
+                let start = source.wrapping_add(lines.start * sweep.source.y + across.origin as usize * x);
                 return View { start, first: lines.start, line: sweep.source.y, pixel: x };
             }
             let line = self.width * depth;

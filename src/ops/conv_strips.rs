@@ -37,8 +37,8 @@ struct Bands {
 }
 
 impl Bands {
-    fn new(sweep: Sweep, (filter, group, row): (usize, usize, usize)) -> Bands {
-        let lines = Lines::new(sweep);
+    fn new(sweep: Sweep, (filter, group, row): (usize, usize, usize)) -> Option<Bands> {
+        let lines = Lines::new(sweep)?;
         let count = sweep.axes[0].count;
         let flops = [sweep.depth, sweep.taps(), sweep.width, sweep.groups, sweep.batch, sweep.rows(), 2];
         let flops: f64 = flops.iter().map(|&n| n as f64).product();
@@ -48,7 +48,7 @@ impl Bands {
         // Few rows are left together, and the columns cut.
         let columns = sweep.width.div_ceil(wanted.div_ceil(down.max(1))).next_multiple_of(64);
         let across = sweep.width.div_ceil(columns.max(1));
-        Bands { sweep, lines, rows, down, columns, across, filter, group, row }
+        Some(Bands { sweep, lines, rows, down, columns, across, filter, group, row })
     }
 
     fn count(&self) -> usize {
@@ -158,25 +158,26 @@ fn scratch_for(all: &[Bands]) -> Scratch<f32> {
     Scratch::new(all.iter().map(|b| b.lines.scratch(b.rows)).max().unwrap_or(0))
 }
 
-/// The kernel of the output, of image and filter.
-pub(super) fn forward(conv: &Conv) -> CpuKernel {
+/// The kernel of the output, of image and filter, where lines are dense.
+pub(super) fn forward(conv: &Conv) -> Option<CpuKernel> {
     let sweep = Sweep::forward(conv);
-    let all = [Bands::new(sweep, (0, sweep.width, conv.filters))];
+    let all = [Bands::new(sweep, (0, sweep.width, conv.filters))?];
     let scratch = scratch_for(&all);
-    Box::new(move |l| {
+    Some(Box::new(move |l| {
         run(l.team(), &all, &scratch, l.input(0), l.input(1), l.output(0));
         Ok(())
-    })
+    }))
 }
 
-/// The kernel of the image's gradient, of the filter (input 1) and the output's gradient (input 2).
-pub(super) fn backward(conv: &Conv) -> CpuKernel {
+/// The kernel of the image's gradient, of the filter (input 1) and the output's gradient (input 2), where all lines are
+/// dense.
+pub(super) fn backward(conv: &Conv) -> Option<CpuKernel> {
     let sweeps = Sweep::backward(conv);
     let mut first = 0;
     let mut all = Vec::new();
     for &sweep in &sweeps {
         let group = sweep.taps() * sweep.depth * sweep.width;
-        all.push(Bands::new(sweep, (first, group, sweep.width)));
+        all.push(Bands::new(sweep, (first, group, sweep.width))?);
         first += group * sweep.groups;
     }
     let covered: usize = sweeps.iter().map(Sweep::rows).sum();
@@ -184,7 +185,7 @@ pub(super) fn backward(conv: &Conv) -> CpuKernel {
     let scratch = scratch_for(&all);
     let turned = Mutex::new(vec![0.0f32; turned_len(&sweeps)]);
     let conv = *conv;
-    Box::new(move |l| {
+    Some(Box::new(move |l| {
         // Every launch overwrites all of it, so a poisoned lock does not matter.
         let mut turned = turned.lock().unwrap_or_else(|e| e.into_inner());
         let (filter, gradient) = (l.input::<f32>(1), l.input::<f32>(2));
@@ -195,5 +196,5 @@ pub(super) fn backward(conv: &Conv) -> CpuKernel {
         turn(l.team(), &conv, &sweeps, filter, &mut turned);
         run(l.team(), &all, &scratch, gradient, &turned, target);
         Ok(())
-    })
+    }))
 }

@@ -38,9 +38,9 @@ struct Cut {
 }
 
 impl Cut {
-    fn new(conv: &Conv) -> Cut {
+    fn new(conv: &Conv) -> Option<Cut> {
         let sweep = Sweep::forward(conv);
-        let lines = Lines::new(sweep);
+        let lines = Lines::new(sweep)?;
         let rows = lines.rows();
         let down = sweep.axes[0].count.div_ceil(rows);
         let wanted = ((conv.flops() / PART_FLOPS) as usize).min(PARTS).div_ceil(sweep.groups.max(1)).max(1);
@@ -50,7 +50,7 @@ impl Cut {
         let cut = wanted.div_ceil(runs) > 1;
         let taps = if cut { 1 } else { sweep.axes[0].taps };
         let columns = if cut { 64 } else { sweep.width };
-        Cut { sweep, lines, rows, down, runs, taps, columns, filters: conv.filters }
+        Some(Cut { sweep, lines, rows, down, runs, taps, columns, filters: conv.filters })
     }
 
     /// Parts of a run: along the window's height, along the columns, groups.
@@ -171,14 +171,15 @@ impl NullaryFnOnce for AddRuns<'_> {
     }
 }
 
-/// The kernel of the filter's gradient, of the image (input 0) and the output's gradient (input 2).
-pub(super) fn filter_gradient(conv: &Conv) -> CpuKernel {
-    let cut = Cut::new(conv);
+/// The kernel of the filter's gradient, of the image (input 0) and the output's gradient (input 2), where lines
+/// are dense.
+pub(super) fn filter_gradient(conv: &Conv) -> Option<CpuKernel> {
+    let cut = Cut::new(conv)?;
     let len = cut.sweep.taps() * cut.sweep.depth * conv.filters;
     let scratch = Scratch::<f32>::new(cut.lines.scratch(cut.rows));
     let sums = Mutex::new(vec![0.0f32; if cut.runs > 1 { cut.runs * len } else { 0 }]);
     let empty = cut.sweep.batch * cut.sweep.rows() == 0;
-    Box::new(move |l| {
+    Some(Box::new(move |l| {
         let (source, gradient) = (l.input::<f32>(0), l.input::<f32>(2));
         let filter = l.output::<f32>(0);
         if empty {
@@ -204,5 +205,5 @@ pub(super) fn filter_gradient(conv: &Conv) -> CpuKernel {
             add_runs(l.team(), &sums, filter);
         }
         Ok(())
-    })
+    }))
 }

@@ -1,6 +1,7 @@
 //! Tests of the ops on images beyond the table's: messages, names, sizes that are cut into several parts, and gradients
 //! that take more than one node.
 
+use super::conv_geometry::{Conv, Kind};
 use super::*;
 use crate::base::{Array, DType, Shape};
 use crate::device::Team;
@@ -191,6 +192,10 @@ fn convolutions_in_several_parts_are_exact() {
         (3, [16, 16], 24, 3, 36, 2, 1),
         (3, [7, 9], 32, 5, 48, 1, 1),
         (3, [13, 14], 48, 3, 16, 1, 1),
+        // Strips by bands, columns and lines of the window; several runs of them; several runs of Winograd's tiles.
+        (1, [14, 14], 300, 3, 200, 1, 2),
+        (2, [40, 40], 20, 3, 36, 1, 1),
+        (3, [32, 30], 32, 3, 32, 1, 1),
     ];
     for (batch, image, channels, window, filters, groups, stride) in all {
         for format in ["NHWC", "NCHW"] {
@@ -213,6 +218,46 @@ fn convolutions_in_several_parts_are_exact() {
         check_parts("DepthwiseConv2dNative", &attrs, &[x.clone(), w.clone()]);
         check_parts("DepthwiseConv2dNativeBackpropInput", &attrs, &[sizes(&image), w, g.clone()]);
         check_parts("DepthwiseConv2dNativeBackpropFilter", &attrs, &[x, sizes(&filter), g]);
+    }
+}
+
+/// Dilations and strides of which a padded line would be gigabytes.
+#[test]
+fn windows_that_reach_far_take_no_memory() {
+    let far = 1i64 << 30;
+    let pair = |n: i64| vec![1, n, n, 1];
+    let dilated = Attrs::new().with("strides", pair(1)).with("dilations", pair(far)).with("padding", "SAME");
+    let strided = Attrs::new().with("strides", pair(far)).with("padding", "EXPLICIT");
+    let strided = strided.with("explicit_paddings", vec![0, 0, far, far, far, far, 0, 0]);
+    for (attrs, out) in [(&dilated, [5, 6]), (&strided, [3, 3])] {
+        // Of the padding nothing is seen, so that few products are left.
+        for (depth, filters, channels) in [(2, 3, 2), (2, 4, 4), (1, 9, 9)] {
+            let (image, filter, output) = ([2, 5, 6, channels], [3, 3, depth, filters], [2, out[0], out[1], filters]);
+            let [x, w, g] = [(&image, 1), (&filter, 2), (&output, 3)].map(|(d, seed)| numbers(DType::F32, d, seed));
+            let conv = Conv::new(Kind::Full, attrs, &image, &filter).expect("sizes that fit");
+            assert!(conv_strips::forward(&conv).is_none() && conv_strips_filter::filter_gradient(&conv).is_none());
+            // With such strides a line of the gradient's is one pixel.
+            assert!(conv.strides[0] > 1 || conv_strips::backward(&conv).is_none());
+            check_parts("Conv2D", attrs, &[x.clone(), w.clone()]);
+            check_parts("Conv2DBackpropInput", attrs, &[sizes(&image), w.clone(), g.clone()]);
+            check_parts("Conv2DBackpropFilter", attrs, &[x.clone(), sizes(&filter), g.clone()]);
+            let op = find("Conv2D").expect("an op of the table");
+            let y = evaluate(op, attrs, &[Arc::new(x.clone()), Arc::new(w.clone())], &Team::new(1, "far"));
+            let y = y.expect("an output");
+            // One image and one filter, as defined: dilated, the taps in the middle; strided, the first tap of the place
+            // in the middle sees the first pixel, and its others the first three by three.
+            let want: f64 = match conv.strides[0] {
+                1 => (0..depth).map(|c| x.get_f64(c) * w.get_f64((4 * depth + c) * filters)).sum(),
+                _ => (0..9 * depth)
+                    .map(|n| {
+                        let (tap, c) = (n / depth, n % depth);
+                        x.get_f64((tap / 3 * 6 + tap % 3) * channels + c) * w.get_f64(n * filters)
+                    })
+                    .sum(),
+            };
+            let at = if conv.strides[0] == 1 { 0 } else { (3 + 1) * filters };
+            assert!((y[0].get_f64(at) - want).abs() < 1e-5, "{attrs:?}: {} for {want}", y[0].get_f64(at));
+        }
     }
 }
 
