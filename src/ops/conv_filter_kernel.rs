@@ -5,17 +5,14 @@
 //! are added in order.
 
 use super::conv_geometry::Conv;
-use super::conv_kernel::{DEPTH, Matrix, PATCHES, Sweep, product};
-use super::elementwise::{GRAIN, Shared, fill};
+use super::conv_kernel::{DEPTH, Matrix, PATCHES, Sweep, parts, product};
+use super::elementwise::{Dispatch, GRAIN, Shared, Wide, fill};
 use super::number::Number;
 use super::window::DataFormat;
-use crate::device::{CpuKernel, Scratch};
+use crate::device::{CpuKernel, Scratch, Team};
+use pulp::NullaryFnOnce;
 use std::sync::Mutex;
 
-/// Multiplications and additions that are worth a part of their own.
-const PART_FLOPS: f64 = 8e6;
-/// Parts that enough work is cut into at least.
-const PARTS: usize = 16;
 /// Elements of a filter of which there may be a sum for every run of rows.
 const SMALL_FILTER: usize = 1 << 20;
 
@@ -46,7 +43,7 @@ impl Cut {
             false => (PATCHES / (taps * sweep.depth).max(1)).clamp(32, 512),
         };
         let chunks = sweep.taps().div_ceil(taps);
-        let wanted = ((conv.flops() / PART_FLOPS) as usize).min(PARTS).div_ceil((chunks * sweep.groups).max(1)).max(1);
+        let wanted = parts(conv.flops(), chunks * sweep.groups);
         let small = sweep.taps() * sweep.depth * conv.filters <= SMALL_FILTER;
         let (runs, cuts) = if small { (wanted, 1) } else { (1, wanted) };
         let columns = sweep.width.div_ceil(cuts).next_multiple_of(64);
@@ -56,8 +53,9 @@ impl Cut {
         Cut { sweep, taps, chunks, columns, across, rows, runs, filters: conv.filters }
     }
 
+    /// Parts of a run.
     fn parts(&self) -> usize {
-        self.runs * self.chunks * self.across * self.sweep.groups
+        self.chunks * self.across * self.sweep.groups
     }
 
     fn scratch(&self) -> usize {
@@ -115,10 +113,26 @@ impl Cut {
 /// The kernel of the filter's gradient, of the image (input 0) and the output's gradient (input 2).
 pub(super) fn filter_gradient<T: Number>(conv: &Conv) -> CpuKernel {
     let cut = Cut::new(conv);
-    let len = cut.sweep.taps() * cut.sweep.depth * conv.filters;
     let scratch = Scratch::<T>::new(cut.scratch());
-    let sums = Mutex::new(vec![T::ZERO; if cut.runs > 1 { cut.runs * len } else { 0 }]);
-    let empty = cut.sweep.batch * cut.sweep.rows() == 0;
+    summed_in_runs(&cut.sweep, cut.runs, cut.parts(), scratch, move |part, [source, gradient], to, patches| {
+        // SAFETY: the maker's tensors have the convolution's sizes.
+        unsafe { cut.run(part, source, gradient, to, patches) }
+    })
+}
+
+/// The kernel of a filter's gradient that `run` computes: parts of a run one after another, runs one after another, each
+/// of which gives a whole filter. The numbers of parts and runs depend on sizes alone. `run` gets a part's number, the
+/// image and the output's gradient, the filter that is this run's, and scratch memory.
+pub(super) fn summed_in_runs<T: Number>(
+    sweep: &Sweep,
+    runs: usize,
+    parts: usize,
+    scratch: Scratch<T>,
+    run: impl Fn(usize, [*const T; 2], *mut T, &mut [T]) + Send + Sync + 'static,
+) -> CpuKernel {
+    let len = sweep.taps() * sweep.depth * sweep.width * sweep.groups;
+    let empty = sweep.batch * sweep.rows() == 0;
+    let sums = Mutex::new(vec![T::ZERO; if runs > 1 { runs * len } else { 0 }]);
     Box::new(move |l| {
         let (source, gradient) = (l.input::<T>(0), l.input::<T>(2));
         let filter = l.output::<T>(0);
@@ -129,28 +143,47 @@ pub(super) fn filter_gradient<T: Number>(conv: &Conv) -> CpuKernel {
         // Every launch overwrites all of it, so a poisoned lock does not matter.
         let mut sums = sums.lock().unwrap_or_else(|e| e.into_inner());
         scratch.reserve(l.team().threads());
-        let to = Shared::new(if cut.runs > 1 { sums.as_mut_ptr() } else { filter.as_mut_ptr() });
-        let of_run = cut.parts() / cut.runs;
-        l.team().run(cut.parts(), |part| {
-            scratch.with(|patches| {
-                // SAFETY: the tensors have the convolution's sizes, and each run of rows has sums of its own.
-                unsafe {
-                    let to = to.get().add(part / of_run * if cut.runs > 1 { len } else { 0 });
-                    cut.run(part, source.as_ptr(), gradient.as_ptr(), to, patches);
-                }
-            });
+        let (to, step) = if runs > 1 { (sums.as_mut_ptr(), len) } else { (filter.as_mut_ptr(), 0) };
+        let to = Shared::new(to);
+        l.team().run(parts * runs, |part| {
+            let to = to.get().wrapping_add(part / parts * step);
+            scratch.with(|scratch| run(part, [source.as_ptr(), gradient.as_ptr()], to, scratch));
         });
-        if cut.runs > 1 {
-            let (sums, to) = (&sums[..], Shared::new(filter.as_mut_ptr()));
-            l.team().chunks(len, GRAIN / cut.runs, |chunk| {
-                // SAFETY: chunks are disjoint parts of the output.
-                let to = unsafe { std::slice::from_raw_parts_mut(to.get().add(chunk.start), chunk.len()) };
-                to.copy_from_slice(&sums[chunk.clone()]);
-                for run in sums.chunks_exact(len).skip(1) {
-                    to.iter_mut().zip(&run[chunk.clone()]).for_each(|(to, &sum)| *to = to.plus(sum));
-                }
-            });
+        if runs > 1 {
+            add_runs(l.team(), &sums, filter);
         }
         Ok(())
     })
+}
+
+/// Sums over runs, which lie one after another, in order.
+pub(super) fn add_runs<T: Number>(team: &Team, runs: &[T], filter: &mut [T]) {
+    let (len, to) = (filter.len(), Shared::new(filter.as_mut_ptr()));
+    let count = runs.len() / len.max(1);
+    team.chunks(len, GRAIN / count.max(1), |chunk| {
+        // SAFETY: chunks are disjoint parts of the output.
+        let to = unsafe { std::slice::from_raw_parts_mut(to.get().add(chunk.start), chunk.len()) };
+        Wide::run(AddRuns { runs, len, first: chunk.start, to });
+    });
+}
+
+struct AddRuns<'a, T> {
+    runs: &'a [T],
+    /// Elements of a run.
+    len: usize,
+    first: usize,
+    to: &'a mut [T],
+}
+
+impl<T: Number> NullaryFnOnce for AddRuns<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let AddRuns { runs, len, first, to } = self;
+        to.copy_from_slice(&runs[first..][..to.len()]);
+        for run in runs.chunks_exact(len).skip(1) {
+            to.iter_mut().zip(&run[first..]).for_each(|(to, &sum)| *to = to.plus(sum));
+        }
+    }
 }

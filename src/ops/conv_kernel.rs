@@ -19,10 +19,15 @@ use std::sync::Mutex;
 pub(super) const DEPTH: usize = 512;
 /// Elements of a block of patches: half of a second cache.
 pub(super) const PATCHES: usize = 128 * 1024;
-/// Multiplications and additions that are worth a block of their own.
-const BLOCK_FLOPS: f64 = 8e6;
-/// Blocks that a convolution of enough work is cut into at least.
-const BLOCKS: usize = 16;
+/// Multiplications and additions that are worth a part of their own.
+const PART_FLOPS: f64 = 8e6;
+/// Parts that a convolution of enough work is cut into at least.
+const PARTS: usize = 16;
+
+/// Parts that each of so many pieces of this work is to be cut into.
+pub(super) fn parts(flops: f64, pieces: usize) -> usize {
+    ((flops / PART_FLOPS) as usize).min(PARTS).div_ceil(pieces.max(1)).max(1)
+}
 
 /// An image's elements and the steps between them, by axis.
 #[derive(Clone, Copy)]
@@ -84,6 +89,18 @@ impl Sweep {
         };
         let across = conv.backward(1);
         conv.backward(0).into_iter().flat_map(|y| across.iter().map(move |&x| turned([y, x]))).collect()
+    }
+
+    /// True if backward sweeps give every place of a convolution's image a value; the others are zero.
+    pub fn cover(sweeps: &[Sweep], conv: &Conv) -> bool {
+        let covered: usize = sweeps.iter().map(Sweep::rows).sum();
+        covered == conv.image[0] * conv.image[1] && conv.out.iter().all(|&n| n > 0)
+    }
+
+    /// Multiplications and additions.
+    pub fn flops(&self) -> f64 {
+        let all = [self.depth, self.taps(), self.width, self.groups, self.batch, self.rows(), 2];
+        all.iter().map(|&n| n as f64).product()
     }
 
     /// Results of one image.
@@ -327,9 +344,7 @@ impl Blocks {
     fn new(sweep: Sweep, (filter, group, row): (usize, usize, usize)) -> Blocks {
         let (spans, length) = sweep.spans();
         let taps = if sweep.is_plain() { 1 } else { (DEPTH / sweep.depth.max(1)).clamp(1, sweep.taps().max(1)) };
-        let flops = [sweep.depth, sweep.taps(), sweep.width, sweep.groups, spans, length, 2];
-        let flops: f64 = flops.iter().map(|&n| n as f64).product();
-        let wanted = ((flops / BLOCK_FLOPS) as usize).min(BLOCKS).div_ceil(spans.max(1) * sweep.groups.max(1)).max(1);
+        let wanted = parts(sweep.flops(), spans * sweep.groups);
         let most = (PATCHES / (taps * sweep.depth).max(1)).clamp(32, 512);
         let rows = length.div_ceil(wanted).next_multiple_of(16).clamp(32, most);
         let down = length.div_ceil(rows);
@@ -400,7 +415,7 @@ impl Blocks {
     }
 }
 
-/// Runs all blocks; `prepare` gives the filter and the number of the source's input.
+/// Runs all blocks.
 fn run<T: Number>(team: &Team, all: &[Blocks], scratch: &Scratch<T>, source: &[T], filter: &[T], target: &mut [T]) {
     let parts: usize = all.iter().map(Blocks::count).sum();
     scratch.reserve(team.threads());
@@ -444,8 +459,7 @@ pub(super) fn backward<T: Number>(conv: &Conv) -> CpuKernel {
         all.push(Blocks::new(sweep, (first, rows * sweep.width, sweep.width)));
         first += rows * sweep.width * sweep.groups;
     }
-    let covered: usize = all.iter().map(|b| b.sweep.rows()).sum();
-    let covers = covered == conv.image[0] * conv.image[1] && conv.out.iter().all(|&n| n > 0);
+    let covers = Sweep::cover(&sweeps, conv);
     let scratch = scratch_for::<T>(&all);
     let turned = Mutex::new(vec![T::ZERO; turned_len(&sweeps)]);
     let conv = *conv;

@@ -1,10 +1,11 @@
 //! Convolutions of `float32` images with channels last: each row of results out of registers, from padded lines of the
-//! image and the filter as it lies there. There is no patch matrix, and windows lose what is above or below the image.
+//! image and the filter as it lies there. There is no patch matrix, and windows lose what is above or below the image. Left
+//! and right of it padding is multiplied like pixels, so that an infinite element of the filter gives NaN there.
 //!
 //! Invariant: a result's summands come in the order of the filter's rows, whatever the parts.
 
 use super::conv_geometry::Conv;
-use super::conv_kernel::Sweep;
+use super::conv_kernel::{Sweep, parts};
 use super::conv_lines::Lines;
 use super::conv_turn::{turn, turned_len};
 use super::elementwise::{Shared, fill};
@@ -13,10 +14,6 @@ use crate::device::{CpuKernel, Scratch, Team};
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// Multiplications and additions that are worth a part of their own.
-const PART_FLOPS: f64 = 8e6;
-/// Parts that a convolution of enough work is cut into at least.
-const PARTS: usize = 16;
 /// Rows of the filter that are gone through at a time: with 64 columns, half of a second cache.
 const DEPTH: usize = 2048;
 
@@ -40,9 +37,7 @@ impl Bands {
     fn new(sweep: Sweep, (filter, group, row): (usize, usize, usize)) -> Option<Bands> {
         let lines = Lines::new(sweep)?;
         let count = sweep.axes[0].count;
-        let flops = [sweep.depth, sweep.taps(), sweep.width, sweep.groups, sweep.batch, sweep.rows(), 2];
-        let flops: f64 = flops.iter().map(|&n| n as f64).product();
-        let wanted = ((flops / PART_FLOPS) as usize).min(PARTS).div_ceil((sweep.batch * sweep.groups).max(1)).max(1);
+        let wanted = parts(sweep.flops(), sweep.batch * sweep.groups);
         let rows = lines.rows().min(count.div_ceil(wanted)).max(1);
         let down = count.div_ceil(rows);
         // Few rows are left together, and the columns cut.
@@ -180,8 +175,7 @@ pub(super) fn backward(conv: &Conv) -> Option<CpuKernel> {
         all.push(Bands::new(sweep, (first, group, sweep.width))?);
         first += group * sweep.groups;
     }
-    let covered: usize = sweeps.iter().map(Sweep::rows).sum();
-    let covers = covered == conv.image[0] * conv.image[1] && conv.out.iter().all(|&n| n > 0);
+    let covers = Sweep::cover(&sweeps, conv);
     let scratch = scratch_for(&all);
     let turned = Mutex::new(vec![0.0f32; turned_len(&sweeps)]);
     let conv = *conv;

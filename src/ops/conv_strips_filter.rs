@@ -3,20 +3,14 @@
 //!
 //! Invariant: images are cut into a fixed number of runs, whose sums are added in order; within a run they come in order.
 
+use super::conv_filter_kernel::summed_in_runs;
 use super::conv_geometry::Conv;
-use super::conv_kernel::Sweep;
+use super::conv_kernel::{Sweep, parts};
 use super::conv_lines::Lines;
-use super::elementwise::{Dispatch, GRAIN, Shared, Wide, fill};
 use super::strip::Strip;
-use crate::device::{CpuKernel, Scratch, Team};
-use pulp::NullaryFnOnce;
+use crate::device::{CpuKernel, Scratch};
 use std::ops::Range;
-use std::sync::Mutex;
 
-/// Multiplications and additions that are worth a part of their own.
-const PART_FLOPS: f64 = 8e6;
-/// Parts that enough work is cut into at least.
-const PARTS: usize = 16;
 /// Elements of a filter of which there may be a sum for every run.
 const SMALL_FILTER: usize = 1 << 18;
 
@@ -43,7 +37,7 @@ impl Cut {
         let lines = Lines::new(sweep)?;
         let rows = lines.rows();
         let down = sweep.axes[0].count.div_ceil(rows);
-        let wanted = ((conv.flops() / PART_FLOPS) as usize).min(PARTS).div_ceil(sweep.groups.max(1)).max(1);
+        let wanted = parts(conv.flops(), sweep.groups);
         let small = sweep.taps() * sweep.depth * conv.filters <= SMALL_FILTER;
         let runs = if small { wanted } else { 1 }.min(sweep.batch * down).max(1);
         // A part's sums stay in a cache.
@@ -81,25 +75,22 @@ impl Cut {
                 let source = source.add(image * sweep.source.batch + group * sweep.depth);
                 let gradient = gradient.add(image * sweep.target.batch + group * sweep.width + column);
                 let to = to.add(group * sweep.width + column);
-                self.band(rows, taps.clone(), columns, source, gradient, to, band > from, scratch);
+                self.band([rows, taps.clone()], columns, [source, gradient], (to, band > from), scratch);
             }
         }
     }
 
-    /// Adds what a band of one image gives to some lines of the window and some columns, or begins with it.
+    /// Adds what some rows of results of one image give to some lines of the window and some columns, or begins with
+    /// it.
     ///
     /// # Safety
     /// As [`Cut::run`], for pointers to the group and the first column.
-    #[allow(clippy::too_many_arguments)]
     unsafe fn band(
         &self,
-        rows: Range<usize>,
-        taps: Range<usize>,
+        [rows, taps]: [Range<usize>; 2],
         columns: usize,
-        source: *const f32,
-        gradient: *const f32,
-        to: *mut f32,
-        add: bool,
+        [source, gradient]: [*const f32; 2],
+        (to, add): (*mut f32, bool),
         scratch: &mut [f32],
     ) {
         let Sweep { axes: [down, across], depth, target, .. } = self.sweep;
@@ -139,71 +130,13 @@ impl Cut {
     }
 }
 
-/// Sums over runs, which lie one after another, in order.
-pub(super) fn add_runs(team: &Team, runs: &[f32], filter: &mut [f32]) {
-    let (len, to) = (filter.len(), Shared::new(filter.as_mut_ptr()));
-    let count = runs.len() / len.max(1);
-    team.chunks(len, GRAIN / count.max(1), |chunk| {
-        // SAFETY: chunks are disjoint parts of the output.
-        let to = unsafe { std::slice::from_raw_parts_mut(to.get().add(chunk.start), chunk.len()) };
-        Wide::run(AddRuns { runs, len, first: chunk.start, to });
-    });
-}
-
-struct AddRuns<'a> {
-    runs: &'a [f32],
-    /// Elements of a run.
-    len: usize,
-    first: usize,
-    to: &'a mut [f32],
-}
-
-impl NullaryFnOnce for AddRuns<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn call(self) {
-        let AddRuns { runs, len, first, to } = self;
-        to.copy_from_slice(&runs[first..][..to.len()]);
-        for run in runs.chunks_exact(len).skip(1) {
-            to.iter_mut().zip(&run[first..]).for_each(|(to, &sum)| *to += sum);
-        }
-    }
-}
-
-/// The kernel of the filter's gradient, of the image (input 0) and the output's gradient (input 2), where lines
-/// are dense.
+/// The kernel of the filter's gradient, of the image (input 0) and the output's gradient (input 2), where lines are dense.
 pub(super) fn filter_gradient(conv: &Conv) -> Option<CpuKernel> {
     let cut = Cut::new(conv)?;
-    let len = cut.sweep.taps() * cut.sweep.depth * conv.filters;
     let scratch = Scratch::<f32>::new(cut.lines.scratch(cut.rows));
-    let sums = Mutex::new(vec![0.0f32; if cut.runs > 1 { cut.runs * len } else { 0 }]);
-    let empty = cut.sweep.batch * cut.sweep.rows() == 0;
-    Some(Box::new(move |l| {
-        let (source, gradient) = (l.input::<f32>(0), l.input::<f32>(2));
-        let filter = l.output::<f32>(0);
-        if empty {
-            fill(l.team(), filter, 0.0);
-            return Ok(());
-        }
-        // Every launch overwrites all of it, so a poisoned lock does not matter.
-        let mut sums = sums.lock().unwrap_or_else(|e| e.into_inner());
-        scratch.reserve(l.team().threads());
-        let to = Shared::new(if cut.runs > 1 { sums.as_mut_ptr() } else { filter.as_mut_ptr() });
-        let of_run: usize = cut.parts().iter().product();
-        let (source, gradient) = (Shared::new(source.as_ptr().cast_mut()), Shared::new(gradient.as_ptr().cast_mut()));
-        l.team().run(of_run * cut.runs, |part| {
-            scratch.with(|scratch| {
-                // SAFETY: the tensors have the convolution's sizes, and each run has sums of its own.
-                unsafe {
-                    let to = to.get().add(part / of_run * if cut.runs > 1 { len } else { 0 });
-                    cut.run(part, source.get(), gradient.get(), to, scratch);
-                }
-            });
-        });
-        if cut.runs > 1 {
-            add_runs(l.team(), &sums, filter);
-        }
-        Ok(())
+    let parts = cut.parts().iter().product();
+    Some(summed_in_runs(&cut.sweep, cut.runs, parts, scratch, move |part, [source, gradient], to, scratch| {
+        // SAFETY: the maker's tensors have the convolution's sizes.
+        unsafe { cut.run(part, source, gradient, to, scratch) }
     }))
 }

@@ -43,21 +43,29 @@ struct Rows<'a, T> {
 /// The kernel of the output, of image and filter.
 pub(super) fn forward<T: Number>(conv: &Conv) -> CpuKernel {
     let meet = if conv.width() == 1 { Meet::OneToOne } else { Meet::Spread(conv.width()) };
-    sweeps::<T>(conv, vec![Sweep::forward(conv)], meet, (0, 1))
+    sweeps::<T>(conv, vec![Sweep::forward(conv)], true, meet, (0, 1))
 }
 
 /// The kernel of the image's gradient, of the filter (input 1) and the output's gradient (input 2).
 pub(super) fn backward<T: Number>(conv: &Conv) -> CpuKernel {
     let meet = if conv.width() == 1 { Meet::OneToOne } else { Meet::Gather(conv.width()) };
-    sweeps::<T>(conv, Sweep::backward(conv), meet, (2, 1))
+    let all = Sweep::backward(conv);
+    let covers = Sweep::cover(&all, conv);
+    sweeps::<T>(conv, all, covers, meet, (2, 1))
 }
 
-fn sweeps<T: Number>(conv: &Conv, all: Vec<Sweep>, meet: Meet, (source, filter): (usize, usize)) -> CpuKernel {
+/// The kernel of these sweeps, which give every result a value or leave zeros.
+fn sweeps<T: Number>(
+    conv: &Conv,
+    all: Vec<Sweep>,
+    covers: bool,
+    meet: Meet,
+    (source, filter): (usize, usize),
+) -> CpuKernel {
     let conv = *conv;
     Box::new(move |l: &Launch<'_>| {
         let (source, filter, target) = (l.input::<T>(source), l.input::<T>(filter), l.output::<T>(0));
-        let covered: usize = all.iter().map(|s| s.batch * s.rows() * s.groups * s.width).sum();
-        if covered != target.len() {
+        if !covers {
             fill(l.team(), target, T::ZERO);
         }
         let target = Shared::new(target.as_mut_ptr());

@@ -13,20 +13,22 @@ use std::ops::Range;
 
 /// The kernel of the output, of image and filter.
 pub(super) fn forward(conv: &Conv) -> CpuKernel {
-    sweeps(conv, vec![Sweep::forward(conv)], (0, 1))
+    sweeps(conv, vec![Sweep::forward(conv)], true, (0, 1))
 }
 
 /// The kernel of the image's gradient, of the filter (input 1) and the output's gradient (input 2).
 pub(super) fn backward(conv: &Conv) -> CpuKernel {
-    sweeps(conv, Sweep::backward(conv), (2, 1))
+    let all = Sweep::backward(conv);
+    let covers = Sweep::cover(&all, conv);
+    sweeps(conv, all, covers, (2, 1))
 }
 
-fn sweeps(conv: &Conv, all: Vec<Sweep>, (source, filter): (usize, usize)) -> CpuKernel {
+/// The kernel of these sweeps, which give every result a value or leave zeros.
+fn sweeps(conv: &Conv, all: Vec<Sweep>, covers: bool, (source, filter): (usize, usize)) -> CpuKernel {
     let conv = *conv;
     Box::new(move |l| {
         let target = l.output::<f32>(0);
-        let covered: usize = all.iter().map(|s| s.batch * s.rows() * conv.channels).sum();
-        if covered != target.len() {
+        if !covers {
             fill(l.team(), target, 0.0);
         }
         let [source, filter] = [source, filter].map(|i| Shared::new(l.input::<f32>(i).as_ptr().cast_mut()));
@@ -84,7 +86,7 @@ impl Channels for Pixels<'_> {
         for ty in down.seen(i) {
             let y = down.start(i).wrapping_add_unsigned(ty * down.tap_step) as usize;
             let line = image * sweep.source.batch + y * sweep.source.y + first;
-            let taps = down.tap(ty) * self.conv.taps[1];
+            let taps = (down.tap(ty)) * self.conv.taps[1];
             for tx in seen.clone() {
                 let x = across.start(j).wrapping_add_unsigned(tx * across.tap_step) as usize;
                 let (pixel, weights) = (line + x * channels, (taps + across.tap(tx)) * channels + first);

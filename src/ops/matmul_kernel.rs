@@ -89,7 +89,7 @@ pub(super) fn floats<T: Number>(sizes: Sizes) -> CpuKernel {
         return Box::new(move |l| {
             let (x, y, o) = (l.input::<T>(0).as_ptr(), l.input::<T>(1).as_ptr(), l.output::<T>(0).as_mut_ptr());
             // SAFETY: the buffers hold matrices of these sizes.
-            unsafe { small_product::product((k, n), (x, a), (y, b), o, 0..m) };
+            unsafe { small_product::product((k, n), (x, a), (y, b), o, m) };
             Ok(())
         });
     }
@@ -119,7 +119,7 @@ pub(super) fn rows<T: Number>(sizes: Sizes) -> Option<RowKernel> {
             let (x, o) = (x.add(rows.start * a.0), o.add(rows.start * n));
             match k {
                 1 => Wide::run(Outer { x, step: a.0, y, o, rows: rows.len(), n }),
-                _ if small => small_product::product((k, n), (x, a), (y, b), o, 0..rows.len()),
+                _ if small => small_product::product((k, n), (x, a), (y, b), o, rows.len()),
                 _ => product((rows.len(), k, n), (x, a), (y, b), (o, n)),
             }
         }

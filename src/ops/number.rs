@@ -29,20 +29,20 @@ pub(super) trait Number: Element + PartialOrd {
     /// The power; integers to negative powers are the caller's to refuse.
     fn power(self, other: Self) -> Self;
     fn magnitude(self) -> Self;
+    /// True of a float that is no number.
+    fn is_nan(self) -> bool;
     fn from_f64(value: f64) -> Self;
 
     /// The larger; NaN if either is NaN.
     #[inline(always)]
-    #[allow(clippy::eq_op)]
     fn larger(self, other: Self) -> Self {
-        if self > other || self != self { self } else { other }
+        if self > other || self.is_nan() { self } else { other }
     }
 
     /// The smaller; NaN if either is NaN.
     #[inline(always)]
-    #[allow(clippy::eq_op)]
     fn smaller(self, other: Self) -> Self {
-        if self < other || self != self { self } else { other }
+        if self < other || self.is_nan() { self } else { other }
     }
 
     /// -1, 0 or 1; NaN of NaN.
@@ -109,6 +109,10 @@ macro_rules! float {
             #[inline(always)]
             fn magnitude(self) -> Self {
                 self.abs()
+            }
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                $t::is_nan(self)
             }
             #[inline(always)]
             fn from_f64(value: f64) -> Self {
@@ -184,6 +188,10 @@ macro_rules! integer {
             #[inline(always)]
             fn magnitude(self) -> Self {
                 self.wrapping_abs()
+            }
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                false
             }
             #[inline(always)]
             fn from_f64(value: f64) -> Self {

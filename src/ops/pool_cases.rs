@@ -151,7 +151,7 @@ pub(super) fn cases(make: Make) -> Vec<Case> {
     // The same in every second channel; in the others NaN comes second or last, and nothing goes to it.
     for channels in [9, 11] {
         let spread = |width: usize, even: &[f32], odd: &[f32]| {
-            let of = |at: usize, channel: usize| if channel % 2 == 0 { even[at] } else { odd[at] };
+            let of = |at: usize, channel: usize| if channel.is_multiple_of(2) { even[at] } else { odd[at] };
             let values = (0..even.len()).flat_map(|at| (0..channels).map(move |channel| of(at, channel)));
             float(&[1, even.len() / width, width, channels], &values.collect::<Vec<f32>>())
         };

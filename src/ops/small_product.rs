@@ -5,7 +5,6 @@
 use super::elementwise::{Dispatch, Wide};
 use super::number::Number;
 use pulp::NullaryFnOnce;
-use std::ops::Range;
 
 /// The most multiplications.
 const MOST: usize = 4096;
@@ -21,7 +20,7 @@ pub(super) fn fits(m: usize, k: usize, n: usize) -> bool {
     m.saturating_mul(k).saturating_mul(n) <= MOST && k.saturating_mul(n.next_multiple_of(LANES)) <= PANEL
 }
 
-/// `o = x y` for some rows of matrices that fit: `x` is `[m, k]` and `y` `[k, n]`, with these steps along rows and
+/// `o = x y` for so many rows of matrices that fit: `x` is `[m, k]` and `y` `[k, n]`, with these steps along rows and
 /// columns; `o` is `[m, n]`.
 ///
 /// # Safety
@@ -31,7 +30,7 @@ pub(super) unsafe fn product<T: Number>(
     (x, x_steps): (*const T, (usize, usize)),
     (y, y_steps): (*const T, (usize, usize)),
     o: *mut T,
-    rows: Range<usize>,
+    rows: usize,
 ) {
     Wide::run(Small { k, n, x, x_steps, y, y_steps, o, rows });
 }
@@ -44,7 +43,7 @@ struct Small<T> {
     y: *const T,
     y_steps: (usize, usize),
     o: *mut T,
-    rows: Range<usize>,
+    rows: usize,
 }
 
 impl<T: Number> NullaryFnOnce for Small<T> {
@@ -61,9 +60,8 @@ impl<T: Number> NullaryFnOnce for Small<T> {
                 *to = unsafe { y.add(p * y_steps.0 + j * y_steps.1).read() };
             }
         }
-        let mut row = rows.start;
-        while row < rows.end {
-            let height = ROWS.min(rows.end - row);
+        for row in (0..rows).step_by(ROWS) {
+            let height = ROWS.min(rows - row);
             // Where rows are missing, the last is computed again.
             let own: [usize; ROWS] = std::array::from_fn(|r| (row + r.min(height - 1)) * x_steps.0);
             for column in (0..n).step_by(LANES) {
@@ -84,7 +82,6 @@ impl<T: Number> NullaryFnOnce for Small<T> {
                     unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), o.add((row + r) * n + column), count) };
                 }
             }
-            row += height;
         }
     }
 }

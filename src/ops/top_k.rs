@@ -52,9 +52,8 @@ impl Place for i64 {
 
 /// Whether the element `x` at `i` comes before `y` at `j`.
 #[inline(always)]
-#[allow(clippy::eq_op)]
 fn before<T: Number>((x, i): (T, usize), (y, j): (T, usize)) -> bool {
-    match (x != x, y != y) {
+    match (x.is_nan(), y.is_nan()) {
         (false, false) if x != y => x > y,
         (nan, other) if nan != other => nan,
         _ => i < j,

@@ -4,9 +4,9 @@
 //!
 //! Invariant: tiles are cut into a fixed number of runs, whose sums are added in order.
 
+use super::conv_filter_kernel::add_runs;
 use super::conv_geometry::Conv;
 use super::conv_kernel::Sweep;
-use super::conv_strips_filter::add_runs;
 use super::elementwise::Shared;
 use super::strip::Strip;
 use super::winograd::{PLACES, PRODUCTS, Places, Row, Square, Transform};
@@ -19,8 +19,9 @@ use std::sync::Mutex;
 const RUNS: usize = 8;
 /// The largest number of elements of a filter's rows and columns: its sums are kept for every run.
 const LARGEST: usize = 128 * 128;
-/// Elements of a row of products of a block's tiles: a quarter of a second cache.
-const ELEMENTS: usize = 64 * 1024;
+/// Elements of a row of products of a block's tiles: a quarter of a second cache; fewer in tests, so that small images
+/// have several blocks.
+const ELEMENTS: usize = if cfg!(test) { 8 * 1024 } else { 64 * 1024 };
 
 /// How the work is cut.
 #[derive(Clone, Copy)]

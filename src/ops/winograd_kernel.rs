@@ -253,7 +253,7 @@ pub(super) fn backward(conv: &Conv) -> Option<CpuKernel> {
     let sweeps = Sweep::backward(conv);
     let &[sweep] = &sweeps[..] else { return None };
     let tiles = Tiles::new(sweep)?;
-    let covers = sweep.rows() == conv.image[0] * conv.image[1];
+    let covers = Sweep::cover(&sweeps, conv);
     let scratch = Scratch::new(tiles.scratch());
     let transformed = vec![0.0f32; PRODUCTS * sweep.depth * sweep.width];
     let filters = Mutex::new(Filters { turned: vec![0.0f32; turned_len(&sweeps)], transformed });

@@ -1,9 +1,10 @@
 //! The network of TensorFlow's CIFAR-10 tutorial (`tensorflow/models`, `tutorials/image/cifar10`), by its names.
 
+use super::{channels, row};
 use crate::graph::{Init, Regularizer, Tensor, Variable};
-use crate::layers::scope::{Layer, layer, node};
+use crate::layers::scope::{Layer, Weight, layer, node};
 use crate::layers::{flatten, max_pooling2d};
-use crate::ops::{ConvOptions, LrnOptions, Padding, PoolOptions, VariableOptions};
+use crate::ops::{ConvOptions, LrnOptions, Padding, PoolOptions};
 
 /// How [`cifar10`] is built; the defaults are the tutorial's.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -47,22 +48,28 @@ pub fn cifar10<'g>(images: Tensor<'g>, options: Cifar10) -> Tensor<'g> {
     })
 }
 
-fn weights<'g>(l: &Layer<'g>, shape: &[usize], deviation: f64, decay: Option<Regularizer>) -> Variable<'g> {
-    let options = VariableOptions { regularizer: decay, ..VariableOptions::default() };
-    l.graph.get_variable_with("weights", shape, Init::truncated_normal(0.0, deviation), options)
+/// The weights of so many inputs and units, whose deviation this is, and their biases.
+fn variables<'g>(
+    l: &Layer<'g>,
+    x: Tensor<'g>,
+    shape: &[usize],
+    (deviation, bias): (f64, f64),
+    decay: Option<Regularizer>,
+) -> [Variable<'g>; 2] {
+    let weight = Weight::new(Init::truncated_normal(0.0, deviation)).regularized(decay);
+    let weights = l.variable(x, "weights", shape, weight);
+    [weights, l.variable(x, "biases", &shape[shape.len() - 1..], Weight::new(Init::Constant(bias)))]
 }
 
 /// 64 filters of 5 by 5, a bias and a ReLU.
 fn convolution<'g>(x: Tensor<'g>, name: &str, bias: f64) -> Tensor<'g> {
     const FILTERS: usize = 64;
     layer(x, Some(name), name, |l| {
-        let channels =
-            match l.want(x, 4, "[batch, height, width, channels]").and_then(|()| l.size(x, 3, "the channels")) {
-                Ok(channels) => channels,
-                Err(message) => return l.refuse(message),
-            };
-        let kernel = weights(l, &[5, 5, channels, FILTERS], 0.05, None);
-        let biases = l.graph.get_variable("biases", [FILTERS], Init::Constant(bias));
+        let channels = match channels(l, x) {
+            Ok(channels) => channels,
+            Err(message) => return l.refuse(message),
+        };
+        let [kernel, biases] = variables(l, x, &[5, 5, channels, FILTERS], (0.05, bias), None);
         let sum = x.conv2d(kernel, ConvOptions::new([1, 1], Padding::Same)).bias_add(biases);
         node(l.graph, "Relu").name(name.to_string()).input(sum).tensor()
     })
@@ -77,15 +84,11 @@ fn affine<'g>(
     decay: Option<Regularizer>,
 ) -> Tensor<'g> {
     layer(x, Some(name), name, |l| {
-        if units == 0 {
-            return l.refuse("want 1 or more classes, got 0");
-        }
-        let inputs = match l.size(x, 1, "a row") {
+        let inputs = match row(l, x, units, "classes") {
             Ok(inputs) => inputs,
             Err(message) => return l.refuse(message),
         };
-        let kernel = weights(l, &[inputs, units], deviation, decay);
-        let biases = l.graph.get_variable("biases", [units], Init::Constant(bias));
+        let [kernel, biases] = variables(l, x, &[inputs, units], (deviation, bias), decay);
         x.matmul(kernel) + biases
     })
 }

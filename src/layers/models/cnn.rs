@@ -2,8 +2,9 @@
 //!
 //! Absent: what [`cifar10`](super::cifar10) has beside it, local response normalization and weight decay.
 
+use super::{channels, row};
 use crate::graph::{Init, Tensor, Variable};
-use crate::layers::scope::{Layer, layer};
+use crate::layers::scope::{Layer, Weight, layer};
 use crate::layers::{flatten, max_pooling2d};
 use crate::ops::{ConvOptions, Padding, PoolOptions};
 
@@ -51,38 +52,34 @@ pub fn cnn<'g>(images: Tensor<'g>, options: Cnn) -> Tensor<'g> {
     })
 }
 
-fn variables<'g>(l: &Layer<'g>, shape: &[usize]) -> [Variable<'g>; 2] {
+fn variables<'g>(l: &Layer<'g>, x: Tensor<'g>, shape: &[usize]) -> [Variable<'g>; 2] {
     let (inputs, units) = shape.split_at(shape.len() - 1);
     let deviation = 1.0 / (inputs.iter().product::<usize>().max(1) as f64).sqrt();
-    let w = l.graph.get_variable("w", shape, Init::truncated_normal(0.0, deviation));
-    [w, l.graph.get_variable("b", units, Init::Zeros)]
+    let w = l.variable(x, "w", shape, Weight::new(Init::truncated_normal(0.0, deviation)));
+    [w, l.variable(x, "b", units, Weight::new(Init::Zeros))]
 }
 
 fn convolution<'g>(x: Tensor<'g>, name: &str, filters: usize) -> Tensor<'g> {
     layer(x, Some(name), name, |l| {
-        let channels = l.want(x, 4, "[batch, height, width, channels]").and_then(|()| l.size(x, 3, "the channels"));
-        let channels = match channels {
+        let channels = match channels(l, x) {
             Ok(channels) => channels,
             Err(message) => return l.refuse(message),
         };
         if filters == 0 {
             return l.refuse("want 1 or more filters, got 0");
         }
-        let [w, b] = variables(l, &[5, 5, channels, filters]);
+        let [w, b] = variables(l, x, &[5, 5, channels, filters]);
         x.conv2d(w, ConvOptions::new([1, 1], Padding::Same)).bias_add(b)
     })
 }
 
 fn affine<'g>(x: Tensor<'g>, name: &str, units: usize) -> Tensor<'g> {
     layer(x, Some(name), name, |l| {
-        if units == 0 {
-            return l.refuse("want 1 or more units, got 0");
-        }
-        let inputs = match l.size(x, 1, "a row") {
+        let inputs = match row(l, x, units, "units") {
             Ok(inputs) => inputs,
             Err(message) => return l.refuse(message),
         };
-        let [w, b] = variables(l, &[inputs, units]);
+        let [w, b] = variables(l, x, &[inputs, units]);
         x.matmul(w).bias_add(b)
     })
 }

@@ -10,7 +10,22 @@ pub use cifar10::{Cifar10, cifar10};
 pub use cnn::{Cnn, cnn};
 pub use mobilenet_v2::{MobileNetV2, mobilenet_v2};
 
+use super::scope::Layer;
 use crate::graph::{Tensor, keys};
+
+/// The channels of images, or what is wrong.
+fn channels<'g>(l: &Layer<'g>, images: Tensor<'g>) -> Result<usize, String> {
+    l.want(images, 4, "[batch, height, width, channels]")?;
+    l.size(images, 3, "the channels")
+}
+
+/// The length of the rows that so many units, of this name, are to see, or what is wrong.
+fn row<'g>(l: &Layer<'g>, rows: Tensor<'g>, units: usize, name: &str) -> Result<usize, String> {
+    match units {
+        0 => Err(format!("want 1 or more {name}, got 0")),
+        _ => l.size(rows, 1, "a row"),
+    }
+}
 
 /// The mean cross-entropy of scores `[batch, classes]` and labels `[batch]`, `int32` or `int64`; it joins
 /// [`keys::LOSSES`]. A label that is no class ends the step.

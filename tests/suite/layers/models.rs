@@ -44,6 +44,21 @@ fn the_cnn_trains_as_in_tensorflow() {
     }
 }
 
+#[test]
+fn variables_are_of_the_images_type() {
+    for dtype in [DType::F32, DType::F64] {
+        let g = Graph::new();
+        let images = g.placeholder(dtype, [2, 12, 12, 3], "images");
+        let scores = [cifar10(images, Cifar10::default()), cnn(images, Cnn::default())];
+        assert!(g.global_variables().iter().all(|v| v.dtype() == dtype) && scores.iter().all(|s| s.dtype() == dtype));
+        let session = Session::new(&g, SessionOptions::on(gpus::machine(0))).expect("a sound graph");
+        session.initialize().expect("initial values");
+        let fed = array(&[2, 12, 12, 3], 1).cast(dtype).expect("a cast");
+        let found = session.run(&[(images, &fed)], &scores, &[]).expect("scores");
+        assert!(found.iter().all(|s| s.to_f64().iter().all(|v| v.is_finite())), "{found:?}");
+    }
+}
+
 /// The labels are checked, and gradients wait for that, but nobody asked for the images' gradient.
 #[test]
 fn the_images_get_no_gradient() {
