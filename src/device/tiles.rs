@@ -110,6 +110,11 @@ impl Default for Line {
     }
 }
 
+/// Cache lines of so many bytes.
+fn lines(bytes: usize) -> usize {
+    bytes.div_ceil(size_of::<Line>())
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic left nothing that the next user reads.
     mutex.lock().unwrap_or_else(|e| e.into_inner())
@@ -119,7 +124,6 @@ impl TiledKernel {
     /// The kernel.
     pub fn kernel(self) -> CpuKernel {
         let tiles = self.rows.div_ceil(self.tile_rows.max(1));
-        let lines = |bytes: usize| bytes.div_ceil(size_of::<Line>());
         // The results of tiles, by partial reduction.
         let of_tiles: Vec<Vec<Line>> =
             self.partials.iter().map(|p| vec![Line::default(); lines(tiles * p.len * p.dtype.size())]).collect();
@@ -129,8 +133,8 @@ impl TiledKernel {
             let mut of_tiles = lock(&of_tiles);
             let partials: SmallVec<[Shared<u8>; 4]> =
                 of_tiles.iter_mut().map(|p| Shared::new(p.as_mut_ptr().cast())).collect();
-            let (inputs, outputs, team) = l.parts();
-            let buffers = Buffers { inputs, outputs, team };
+            let buffers = Buffers::of(l);
+            let Buffers { outputs, team, .. } = buffers;
             let failure = Mutex::new(None);
             scratch.reserve(team.threads());
             team.chunks(self.rows, self.block_rows, |rows| {
@@ -162,10 +166,19 @@ impl TiledKernel {
 }
 
 /// The buffers of a launch, which all its threads use.
-struct Buffers<'a> {
+#[derive(Clone, Copy)]
+pub struct Buffers<'a> {
     inputs: &'a [View],
     outputs: &'a [View],
     team: &'a Team,
+}
+
+impl<'a> Buffers<'a> {
+    /// Those of this launch.
+    pub fn of(launch: &Launch<'a>) -> Buffers<'a> {
+        let (inputs, outputs, team) = launch.parts();
+        Buffers { inputs, outputs, team }
+    }
 }
 
 // SAFETY: inputs are only read, and each thread writes rows of its own.
@@ -182,7 +195,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// Computes a block of rows, which begins with a tile.
     fn block(&self, rows: Range<usize>) -> Result<(), String> {
-        let TiledKernel { product, parts, tile_rows, .. } = self.tiled;
+        let TiledKernel { product, tile_rows, .. } = self.tiled;
         if let Some((kernel, inputs, output)) = product {
             let inputs: SmallVec<[View; 4]> = inputs.iter().map(|i| self.buffers.inputs[*i]).collect();
             let output = [self.buffers.outputs[*output]];
@@ -193,20 +206,27 @@ impl Run<'_> {
         let mut first = rows.start;
         while first < rows.end {
             let count = (*tile_rows).min(rows.end - first);
-            for part in parts {
-                let operands: SmallVec<[View; 4]> =
-                    part.operands.iter().map(|o| self.view(o, first, count, false)).collect();
-                let to = [self.view(&part.to, first, count, true)];
-                // SAFETY: the tile's rows of the launch's buffers, scratch memory of this thread, and the tile's own
-                // place among partial results; a result lies where an operand does only if the op works in place.
-                let launch = unsafe { Launch::new(&operands, &to, self.buffers.team) };
-                let kernel = match &part.last {
-                    Some(last) if count < *tile_rows => last,
-                    _ => &part.tile,
-                };
-                kernel(&launch)?;
-            }
+            self.tile(first, count)?;
             first += count;
+        }
+        Ok(())
+    }
+
+    /// Does everything to one tile.
+    fn tile(&self, first: usize, count: usize) -> Result<(), String> {
+        let TiledKernel { parts, tile_rows, .. } = self.tiled;
+        for part in parts {
+            let operands: SmallVec<[View; 4]> =
+                part.operands.iter().map(|o| self.view(o, first, count, false)).collect();
+            let to = [self.view(&part.to, first, count, true)];
+            // SAFETY: the tile's rows of the launch's buffers, scratch memory of this thread, and the tile's own
+            // place among partial results; a result lies where an operand does only if the op works in place.
+            let launch = unsafe { Launch::new(&operands, &to, self.buffers.team) };
+            let kernel = match &part.last {
+                Some(last) if count < *tile_rows => last,
+                _ => &part.tile,
+            };
+            kernel(&launch)?;
         }
         Ok(())
     }
@@ -222,5 +242,46 @@ impl Run<'_> {
             Place::Partial(i) => (self.partials[i].get().wrapping_add(first / self.tiled.tile_rows * row), 1),
         };
         View { start, len: of.len * rows, dtype: of.dtype, writable }
+    }
+}
+
+/// An input of a kernel that is computed by tiles while the kernel runs: its rows are single elements.
+pub struct TileStream {
+    tiled: TiledKernel,
+    result: TileView,
+    scratch: Scratch<Line>,
+}
+
+impl TileStream {
+    /// What these parts compute; the result is in scratch memory.
+    pub fn new(tiled: TiledKernel, result: TileView) -> TileStream {
+        let scratch = Scratch::new(lines(tiled.scratch_bytes));
+        TileStream { tiled, result, scratch }
+    }
+
+    /// Sees to it that so many threads can compute at once without allocating.
+    pub fn reserve(&self, threads: usize) {
+        self.scratch.reserve(threads);
+    }
+
+    /// Computes these elements, which begin with a tile, and gives each tile's elements and where they are for now.
+    ///
+    /// # Errors
+    /// That of an op's kernel.
+    pub fn each(
+        &self,
+        buffers: &Buffers<'_>,
+        elements: Range<usize>,
+        mut take: impl FnMut(Range<usize>, *const u8),
+    ) -> Result<(), String> {
+        self.scratch.with(|mine| {
+            let run = Run { tiled: &self.tiled, buffers, partials: &[], scratch: mine.as_mut_ptr().cast() };
+            for first in elements.clone().step_by(self.tiled.tile_rows) {
+                let count = self.tiled.tile_rows.min(elements.end - first);
+                run.tile(first, count)?;
+                take(first..first + count, run.view(&self.result, first, count, false).start);
+            }
+            Ok(())
+        })
     }
 }

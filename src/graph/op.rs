@@ -7,7 +7,7 @@ use super::generator::{Generator, Seeds};
 use super::tensor::{Gradient, Operation, Tensor};
 use crate::base::{Array, DType, Dims, Shape};
 use crate::device::cuda::{CudaKernel, CudaMap, MapStep, Operand, map_kernel};
-use crate::device::{CpuKernel, RowKernel};
+use crate::device::{CpuKernel, RowKernel, TileStream};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -325,6 +325,21 @@ pub trait Op: Send + Sync {
     /// A host kernel by rows of output 0, for products: on the host, what follows is fused into each block of rows.
     fn row_kernel(&self, _c: &KernelContext<'_>) -> Option<RowKernel> {
         None
+    }
+
+    /// The inputs that a host kernel can compute from their ops' operands while it runs, tile by tile: each is read once,
+    /// element by element, when it is that element's turn.
+    fn streamed_inputs(&self, _c: &KernelContext<'_>) -> SmallVec<[usize; 4]> {
+        SmallVec::new()
+    }
+
+    /// As [`Op::cpu_kernel`], where these of [`Op::streamed_inputs`] are computed; inputs of the launch in their places
+    /// have the same type and sizes, and no meaning.
+    fn streaming_kernel(&self, c: &KernelContext<'_>, streams: Vec<(usize, TileStream)>) -> Result<CpuKernel, String> {
+        match streams.first() {
+            Some((input, _)) => Err(format!("{} cannot compute its input {input}", self.name())),
+            None => self.cpu_kernel(c),
+        }
     }
 
     /// True for products whose CUDA kernel is one [`crate::device::cuda::Gemm`], which can take a bias and a ReLU in.

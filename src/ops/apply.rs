@@ -6,8 +6,8 @@
 use super::apply_rules::{Form, UpdateRule};
 use super::{apply_kernels, cuda_apply};
 use crate::base::{DType, Shape};
-use crate::device::CpuKernel;
 use crate::device::cuda::CudaKernel;
+use crate::device::{CpuKernel, TileStream};
 use crate::graph::{Attrs, Cost, Fact, InferContext, KernelContext, Op, Part, Traits};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -44,6 +44,13 @@ pub(super) struct Update {
     pub global_step: Option<usize>,
     /// Number of inputs.
     pub num_inputs: usize,
+}
+
+impl Update {
+    /// The inputs that are gradients, element by element.
+    pub fn dense_gradients(&self) -> impl Iterator<Item = usize> + '_ {
+        self.variables.iter().filter(|v| v.indices.is_none()).map(|v| v.gradient)
+    }
 }
 
 /// The order of an `ApplyGradients` node's inputs. Everyone who builds, splits or runs one goes by this:
@@ -265,7 +272,15 @@ impl Op for ApplyGradients {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        apply_kernels::prepare(ApplyLayout::from_attrs(c.attrs)?.update(), c)
+        self.streaming_kernel(c, Vec::new())
+    }
+
+    fn streamed_inputs(&self, c: &KernelContext<'_>) -> SmallVec<[usize; 4]> {
+        ApplyLayout::from_attrs(c.attrs).map_or_else(|_| SmallVec::new(), |l| l.update().dense_gradients().collect())
+    }
+
+    fn streaming_kernel(&self, c: &KernelContext<'_>, streams: Vec<(usize, TileStream)>) -> Result<CpuKernel, String> {
+        apply_kernels::prepare(ApplyLayout::from_attrs(c.attrs)?.update(), c, streams)
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {

@@ -7,13 +7,13 @@ use super::apply::{Update, VariableInputs};
 use super::apply_rules::{Real, Step, UpdateRule};
 use super::cuda_apply::bad_row_number;
 use crate::base::DType;
-use crate::device::{CpuKernel, Launch};
+use crate::device::{Buffers, CpuKernel, Launch, TILE, TileStream};
 use crate::graph::KernelContext;
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// Elements of one chunk: small enough to share out, large enough that taking one costs nothing.
-const GRAIN: usize = 16 * 1024;
+/// Elements of one chunk: small enough to share out, large enough that taking one costs nothing. Whole tiles.
+const GRAIN: usize = 4 * TILE;
 
 /// Elements of a row that are summed at a time, on the stack.
 const COLUMNS: usize = 64;
@@ -34,6 +34,8 @@ struct Variable {
     dtype: DType,
     rows: usize,
     width: usize,
+    /// What computes a dense gradient, if not another node.
+    stream: Option<TileStream>,
 }
 
 /// A row of a gradient: the row of the variable, the row among the values.
@@ -57,8 +59,12 @@ struct Scratch {
     entries: Vec<Vec<Entry>>,
 }
 
-/// Prepares the kernel of a node with this layout.
-pub(super) fn prepare(update: Update, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
+/// Prepares the kernel of a node with this layout, of whose gradients these are computed by tiles.
+pub(super) fn prepare(
+    update: Update,
+    c: &KernelContext<'_>,
+    mut streams: Vec<(usize, TileStream)>,
+) -> Result<CpuKernel, String> {
     if c.inputs.len() != update.num_inputs {
         return Err(format!("want {} inputs, got {}", update.num_inputs, c.inputs.len()));
     }
@@ -81,7 +87,12 @@ pub(super) fn prepare(update: Update, c: &KernelContext<'_>) -> Result<CpuKernel
             (Some(_), UpdateRule::Adam) => pieces.extend(cut(rows, row_grain).map(|rows| Piece::Rows { v, rows })),
             (Some(_), _) => pieces.extend(cut(count, row_grain).map(|entries| Piece::Entries { v, entries })),
         }
-        variables.push(Variable { inputs, dtype: desc.dtype, rows, width });
+        let stream = streams.iter().position(|(input, _)| *input == inputs.gradient && inputs.indices.is_none());
+        let stream = stream.map(|at| streams.swap_remove(at).1);
+        variables.push(Variable { inputs, dtype: desc.dtype, rows, width, stream });
+    }
+    if let Some((input, _)) = streams.first() {
+        return Err(format!("it cannot compute its input {input}"));
     }
     let parts = pack(&pieces, &variables);
     let none = Pointers { var: std::ptr::null_mut(), slots: [std::ptr::null_mut(); 3], gradient: std::ptr::null() };
@@ -98,18 +109,28 @@ pub(super) fn prepare(update: Update, c: &KernelContext<'_>) -> Result<CpuKernel
             *pointers = variable.pointers(l);
         }
         let step = Step::read(&update, l);
+        let buffers = Buffers::of(l);
+        let failure = Mutex::new(None);
+        variables.iter().filter_map(|v| v.stream.as_ref()).for_each(|s| s.reserve(l.team().threads()));
         let (pointers, entries) = (&*pointers, &*entries);
         l.team().run(parts.len(), |part| {
             for piece in &pieces[parts[part].clone()] {
                 let (Piece::Dense { v, .. } | Piece::Entries { v, .. } | Piece::Rows { v, .. }) = piece;
                 let (variable, each) = (&variables[*v], update.each);
-                let work = Work { step: &step, each, variable, at: pointers[*v], entries: &entries[*v] };
-                match variables[*v].dtype {
+                let work =
+                    Work { step: &step, each, variable, at: pointers[*v], entries: &entries[*v], buffers: &buffers };
+                let done = match variables[*v].dtype {
                     DType::F64 => arch.dispatch(|| work.run::<f64>(piece)),
                     _ => arch.dispatch(|| work.run::<f32>(piece)),
+                };
+                if let Err(message) = done {
+                    failure.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(message);
                 }
             }
         });
+        if let Some(message) = failure.into_inner().unwrap_or_else(|e| e.into_inner()) {
+            return Err(message);
+        }
         finish(&update, l);
         Ok(())
     }))
@@ -202,18 +223,27 @@ struct Work<'a> {
     variable: &'a Variable,
     at: Pointers,
     entries: &'a [Entry],
+    buffers: &'a Buffers<'a>,
 }
 
 impl Work<'_> {
     #[inline(always)]
-    fn run<T: Real>(&self, piece: &Piece) {
+    fn run<T: Real>(&self, piece: &Piece) -> Result<(), String> {
         let width = self.variable.width;
         match piece {
-            Piece::Dense { elements, .. } => {
-                let gradient = self.gradient::<T>(elements.clone());
-                let (var, slots) = self.written::<T>(elements.clone());
-                self.step.dense(var, slots, gradient);
-            }
+            Piece::Dense { elements, .. } => match &self.variable.stream {
+                Some(stream) => stream.each(self.buffers, elements.clone(), |elements, at| {
+                    // SAFETY: the tile's elements, which are this thread's until the next tile.
+                    let gradient = unsafe { std::slice::from_raw_parts(at.cast::<T>(), elements.len()) };
+                    let (var, slots) = self.written::<T>(elements);
+                    self.step.dense(var, slots, gradient);
+                })?,
+                None => {
+                    let gradient = self.gradient::<T>(elements.clone());
+                    let (var, slots) = self.written::<T>(elements.clone());
+                    self.step.dense(var, slots, gradient);
+                }
+            },
             Piece::Entries { entries, .. } => {
                 let mut next = entries.start;
                 while next < entries.end {
@@ -240,6 +270,7 @@ impl Work<'_> {
                 self.step.move_all(var, m, v);
             }
         }
+        Ok(())
     }
 
     /// Updates one row from all its entries.

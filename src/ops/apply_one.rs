@@ -8,8 +8,8 @@ use super::apply::{Update, VariableInputs, check_variable, cost};
 use super::apply_rules::{Form, UpdateRule};
 use super::{apply_kernels, cuda_apply};
 use crate::base::{DType, Shape};
-use crate::device::CpuKernel;
 use crate::device::cuda::CudaKernel;
+use crate::device::{CpuKernel, TileStream};
 use crate::graph::{Attrs, Cost, Fact, InferContext, KernelContext, Op, Traits};
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
@@ -155,7 +155,15 @@ impl Op for UpdateOp {
     }
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
-        apply_kernels::prepare(self.update(c.attrs), c)
+        self.streaming_kernel(c, Vec::new())
+    }
+
+    fn streamed_inputs(&self, c: &KernelContext<'_>) -> SmallVec<[usize; 4]> {
+        self.update(c.attrs).dense_gradients().collect()
+    }
+
+    fn streaming_kernel(&self, c: &KernelContext<'_>, streams: Vec<(usize, TileStream)>) -> Result<CpuKernel, String> {
+        apply_kernels::prepare(self.update(c.attrs), c, streams)
     }
 
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {

@@ -36,6 +36,9 @@ mod tiling;
 mod tiling_tests;
 mod transposes;
 mod twins;
+mod updates;
+#[cfg(test)]
+mod updates_tests;
 
 pub use conditional::{Resolved, resolve};
 pub use fuse::fuse;
@@ -50,7 +53,7 @@ pub use signature::{FeedSpec, Signature};
 pub use stages::StageTimes;
 pub use step::{
     AllReduceInfo, CopyInfo, Fetch, Fusion, Origin, Part, Partitioned, Route, StepNode, StepNodeId, StepNodeKind,
-    Tiled, Value, ValueId,
+    Streamed, Tiled, Value, ValueId,
 };
 pub use tiling::tile;
 pub(crate) use tiling::tile_desc;

@@ -49,14 +49,20 @@ impl Schedule {
     pub fn cost(&self, id: StepNodeId) -> Cost {
         let node = self.step.node(id);
         let (false, StepNodeKind::Op, Some(op)) = (node.silent, &node.kind, node.op) else { return Cost::default() };
+        let bytes = |v: &ValueId| self.step.value(*v).desc.bytes() as f64;
         if let Some(Fusion::Chain(parts) | Fusion::Tiled(Tiled { parts, .. })) = node.fusion.as_deref() {
-            let bytes = |v: &ValueId| self.step.value(*v).desc.bytes() as f64;
             return Cost {
                 flops: parts.iter().map(|p| p.with_kernel_context(|c| p.op.cost(c)).flops).sum::<f64>(),
                 bytes: node.inputs.iter().chain(&node.outputs).map(bytes).sum::<f64>(),
             };
         }
-        self.step.with_kernel_context(node, |c| op.cost(c))
+        let own = self.step.with_kernel_context(node, |c| op.cost(c));
+        let Some(Fusion::Update { op_inputs, streams }) = node.fusion.as_deref() else { return own };
+        let parts = streams.iter().flat_map(|s| &s.tiled.parts);
+        Cost {
+            flops: own.flops + parts.map(|p| p.with_kernel_context(|c| p.op.cost(c)).flops).sum::<f64>(),
+            bytes: own.bytes + node.inputs[*op_inputs..].iter().map(bytes).sum::<f64>(),
+        }
     }
 
     /// The devices that do something in the step, or hold something that it uses.

@@ -10,6 +10,7 @@ use crate::base::{Array, Dims};
 use crate::device::DeviceId;
 use crate::device::cuda::Operand;
 use crate::graph::{Attrs, KernelContext, NodeId, OpRef, Reduction, TensorDesc, TensorId};
+use indexmap::IndexSet;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -169,6 +170,22 @@ pub enum Fusion {
         /// The op types that were taken in, in order.
         names: Vec<&'static str>,
     },
+    /// An update of variables that computes some of its inputs itself. On the host and simulated GPUs.
+    Update {
+        /// How many of the node's inputs are its op's; what only its streams read follows.
+        op_inputs: usize,
+        /// By input that is computed.
+        streams: Vec<Streamed>,
+    },
+}
+
+/// An input of an update that element-wise ops compute, tile by tile, when it is asked for.
+#[derive(Clone, Debug)]
+pub struct Streamed {
+    /// The op's input. In its place is an operand of the same type and sizes.
+    pub place: usize,
+    /// The ops, of which the last makes it: there is no other output. All sizes are rows.
+    pub tiled: Tiled,
 }
 
 /// Ops that run one after the other on tiles of rows: a product that is computed by rows, element-wise ops, reductions.
@@ -206,20 +223,33 @@ pub struct Part {
 }
 
 impl Fusion {
-    /// The op types in it, in order, as in `Mul+AddV2`; those that follow `first`, for an epilogue.
+    /// The op types in it, in order, as in `Mul+AddV2`. `first` is the node's own, which an epilogue follows, and which
+    /// comes last of an update: `AddN+RealDiv+ApplyGradients`, where equal streams are said once.
     pub fn describe(&self, first: &str) -> String {
         match self {
-            Fusion::Chain(parts) | Fusion::Tiled(Tiled { parts, .. }) => {
-                parts.iter().map(|p| p.op.name()).collect::<Vec<_>>().join("+")
+            Fusion::Chain(parts) | Fusion::Tiled(Tiled { parts, .. }) => names(parts),
+            Fusion::Update { streams, .. } => {
+                let all: IndexSet<String> = streams.iter().map(|s| names(&s.tiled.parts)).collect();
+                all.iter().map(String::as_str).chain([first]).collect::<Vec<_>>().join("+")
             }
             Fusion::Epilogue { names, .. } => format!("{first}+{}", names.join("+")),
         }
     }
 }
 
+fn names(parts: &[Part]) -> String {
+    parts.iter().map(|p| p.op.name()).collect::<Vec<_>>().join("+")
+}
+
 /// How an op is reduced piece by piece, if it is a reduction; what computes every element alone is none.
 pub(super) fn reduction(op: OpRef, c: &KernelContext<'_>) -> Option<Reduction> {
     if op.cuda_map(c).is_some() { None } else { op.reduction(c) }
+}
+
+impl Streamed {
+    fn reads(&self, input: usize) -> bool {
+        self.tiled.parts.iter().any(|p| p.operands.contains(&Operand::Input(input)))
+    }
 }
 
 impl Tiled {
@@ -275,8 +305,16 @@ impl StepNode {
         op.map(|op| op.written_inputs(&self.attrs, self.op_inputs().len())).unwrap_or_default()
     }
 
-    /// The inputs of its op: all but what guards it.
+    /// The inputs of its op: all but what guards it, and what only streams of an update read.
     pub fn op_inputs(&self) -> &[ValueId] {
+        match self.fusion.as_deref() {
+            Some(Fusion::Update { op_inputs, .. }) => &self.inputs[..*op_inputs],
+            _ => self.kernel_inputs(),
+        }
+    }
+
+    /// What its kernel reads: all but what guards it.
+    pub fn kernel_inputs(&self) -> &[ValueId] {
         &self.inputs[..self.inputs.len() - self.guards.len()]
     }
 
@@ -316,7 +354,11 @@ impl StepNode {
                 smallvec::smallvec![*adds]
             }
             Some(Fusion::Epilogue { of: (product, _), .. }) => smallvec::smallvec![*product],
-            None => smallvec::smallvec![self.node],
+            Some(Fusion::Update { streams, .. }) if streams.iter().any(|s| s.reads(input)) => {
+                let parts = streams.iter().flat_map(|s| &s.tiled.parts);
+                parts.filter(|p| p.operands.contains(&Operand::Input(input))).map(|p| p.node).collect()
+            }
+            Some(Fusion::Update { .. }) | None => smallvec::smallvec![self.node],
         }
     }
 
@@ -402,6 +444,14 @@ impl Partitioned {
         node.fusion.as_deref().map_or_else(|| node.what().to_string(), |fusion| fusion.describe(node.what()))
     }
 
+    /// The node that makes a value, if one does.
+    pub(super) fn producer(&self, id: ValueId) -> Option<StepNodeId> {
+        match self.value(id).origin {
+            Origin::Computed(by) => Some(by),
+            _ => None,
+        }
+    }
+
     /// The value whose bytes these are, and where in it they start.
     pub fn base(&self, mut id: ValueId) -> (ValueId, usize) {
         let mut offset = 0;
@@ -429,11 +479,7 @@ impl Partitioned {
 
     /// The producers of what a node reads, and the nodes that it must run after.
     pub(super) fn needed_nodes<'a>(&'a self, node: &'a StepNode) -> impl Iterator<Item = StepNodeId> + 'a {
-        let data = node.inputs.iter().filter_map(|v| match self.value(*v).origin {
-            Origin::Computed(producer) => Some(producer),
-            _ => None,
-        });
-        data.chain(node.controls.iter().copied())
+        node.inputs.iter().filter_map(|v| self.producer(*v)).chain(node.controls.iter().copied())
     }
 
     /// Asks something of a node's op with its types, sizes and known values.

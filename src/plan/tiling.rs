@@ -10,6 +10,7 @@ use super::fuse::{is_fetched, passes_on};
 use super::order::{permute, sorted, successors};
 use super::step::{Fusion, Origin, Part, Partitioned, StepNode, StepNodeId, StepNodeKind, Tiled, ValueId, reduction};
 use super::sweep::compact;
+use super::updates;
 use crate::base::{Code, Dims, Error, Result};
 use crate::device::cuda::Operand;
 use crate::device::{Machine, TILE};
@@ -19,13 +20,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// The most inputs of a fused node, and the most nodes in it.
-const MOST: (usize, usize) = (24, 48);
+pub(super) const MOST: (usize, usize) = (24, 48);
 /// The most elements of a row: a tile is a row at least, and has to stay in the caches.
 const MOST_COLUMNS: usize = 1 << 14;
 /// How many nodes are looked at to find out whether a node waits for a cluster.
 const MOST_LOOKS: usize = 256;
 
-/// Fuses what it can in an ordered step.
+/// Fuses what it can in an ordered step: first what updates compute their gradients from, then the rest.
 ///
 /// # Errors
 /// A fault of this pass: nodes that would wait for each other.
@@ -33,6 +34,7 @@ pub fn tile(mut step: Partitioned, machine: &Machine) -> Result<Partitioned> {
     if machine.is_cuda() {
         return Ok(step);
     }
+    step.pass("update", true, updates::stream);
     let mut done = Ok(());
     step.pass("tile", true, |step, changes| done = tile_all(step, changes));
     done.map(|()| step)
@@ -235,10 +237,7 @@ impl Pass {
         let mut pending: Vec<(StepNodeId, bool)> = vec![(id, false)];
         while let Some((at, outside)) = pending.pop() {
             let node = step.node(at);
-            let data = node.inputs.iter().filter_map(|v| match step.value(*v).origin {
-                Origin::Computed(by) => Some((by, outside)),
-                _ => None,
-            });
+            let data = node.inputs.iter().filter_map(|v| Some((step.producer(*v)?, outside)));
             for (needed, outside) in data.chain(node.controls.iter().map(|c| (*c, true))) {
                 if members.contains(&needed) {
                     if outside && at != id {
@@ -352,7 +351,7 @@ impl Pass {
     /// The member whose result a value is, seen through nodes that pass it on.
     fn source(step: &Partitioned, members: &BTreeSet<StepNodeId>, mut value: ValueId) -> Option<StepNodeId> {
         loop {
-            let Origin::Computed(by) = step.value(value).origin else { return None };
+            let by = step.producer(value)?;
             if members.contains(&by) {
                 return Some(by);
             }
@@ -438,9 +437,14 @@ fn inputs_of(step: &Partitioned, members: &BTreeSet<StepNodeId>) -> BTreeSet<Val
     all.filter(|v| Pass::source(step, members, *v).is_none()).collect()
 }
 
+/// True for a node that computes every element of its output alone.
+pub(super) fn is_map(step: &Partitioned, node: &StepNode) -> bool {
+    matches!(kind(step, node), Some(Kind::Map))
+}
+
 /// How an operand meets tiles that are cut after `axes` axes of `dims`: the sizes of its rest, and whether all tiles share
 /// it. `None` if it has some of these axes and not others.
-fn operand(own: &Dims, dims: &Dims, axes: usize) -> Option<(Dims, bool)> {
+pub(super) fn operand(own: &Dims, dims: &Dims, axes: usize) -> Option<(Dims, bool)> {
     let missing = dims.len().checked_sub(own.len())?;
     let own_rows = axes.saturating_sub(missing).min(own.len());
     let (rows, rest) = own.split_at(own_rows);

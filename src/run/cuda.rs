@@ -200,7 +200,7 @@ impl PartWriter<'_> {
             Some(Fusion::Epilogue { bias, relu, .. }) => {
                 step.with_kernel_context(node, |c| op.cuda_kernel(c)).map(|k| with_epilogue(k, *bias, *relu))
             }
-            Some(Fusion::Tiled(_)) => Err("it was fused for the host".into()),
+            Some(Fusion::Tiled(_) | Fusion::Update { .. }) => Err("it was fused for the host".into()),
             None => step.with_kernel_context(node, |c| op.cuda_kernel(c)),
         };
         described.map_err(|message| {

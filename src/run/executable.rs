@@ -7,7 +7,7 @@ use super::generators::Generators;
 use super::room::{not_enough, padded};
 use super::session::CudaOptions;
 use super::store::VariableStore;
-use super::tiling::tiled_kernel;
+use super::tiling::{tile_stream, tiled_kernel};
 use super::trace::NodeSpan;
 use crate::base::{Array, Diagnostic, Error, Result};
 use crate::device::cuda::{Gpu, Trace};
@@ -367,7 +367,7 @@ impl<'a> ProgramWriter<'a> {
                     let predicates = self.add_views(node.guard_inputs());
                     self.commands.push(Command::Guard { predicates, wanted: node.guards.clone() });
                 }
-                let inputs = self.add_views(node.op_inputs());
+                let inputs = self.add_views(node.kernel_inputs());
                 let outputs = self.add_views(&node.outputs);
                 let of = |i: usize, range: &std::ops::Range<u32>| range.start as usize + i;
                 node.written_places().iter().for_each(|&i| self.views[of(i, &inputs)].writable = true);
@@ -428,6 +428,10 @@ impl<'a> ProgramWriter<'a> {
         let generator = op.seeds(&graph_node.attrs).map(|seeds| loader.generators.on_host(node.node, seeds));
         let described = match node.fusion.as_deref() {
             Some(Fusion::Tiled(tiled)) => tiled_kernel(tiled),
+            Some(Fusion::Update { streams, .. }) => step.with_kernel_context(node, |c| {
+                let streams = streams.iter().map(|s| Ok((s.place, tile_stream(&s.tiled)?)));
+                op.streaming_kernel(c, streams.collect::<Result<_, String>>()?)
+            }),
             _ => step.with_kernel_context(node, |c| match generator {
                 Some(generator) => op.drawing_kernel(c, generator),
                 None => op.cpu_kernel(c),

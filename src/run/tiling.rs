@@ -3,7 +3,7 @@
 //! Absent: what is fused (`plan/tiling.rs`), and how tiles run (`device/tiles.rs`).
 
 use crate::device::cuda::Operand;
-use crate::device::{CpuKernel, Partial, Place, TILE, TilePart, TileView, TiledKernel};
+use crate::device::{CpuKernel, Partial, Place, TILE, TilePart, TileStream, TileView, TiledKernel};
 use crate::graph::{KernelContext, Reduction, TensorDesc};
 use crate::plan::{Part, Tiled, tile_desc};
 use smallvec::SmallVec;
@@ -47,6 +47,34 @@ pub(super) fn tiled_kernel(tiled: &Tiled) -> Result<CpuKernel, String> {
         scratch_bytes: places.scratch_bytes,
     }
     .kernel())
+}
+
+/// What computes an input of an update by tiles.
+///
+/// # Errors
+/// As [`tiled_kernel`].
+pub(super) fn tile_stream(tiled: &Tiled) -> Result<TileStream, String> {
+    let rows: usize = tiled.dims.iter().product();
+    let layout = Layout {
+        tiled,
+        reductions: tiled.parts.iter().map(|_| None).collect(),
+        rows,
+        columns: 1,
+        tile_rows: TILE.min(rows),
+    };
+    let places = layout.places();
+    let parts = (0..tiled.parts.len()).map(|i| layout.part(i, &places)).collect::<Result<Vec<_>, _>>()?;
+    let result = parts.last().ok_or("it has no ops")?.to;
+    let kernel = TiledKernel {
+        rows,
+        tile_rows: layout.tile_rows,
+        block_rows: layout.tile_rows,
+        product: None,
+        parts,
+        partials: Vec::new(),
+        scratch_bytes: places.scratch_bytes,
+    };
+    Ok(TileStream::new(kernel, result))
 }
 
 /// A fused node and how it is cut.
