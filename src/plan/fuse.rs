@@ -5,8 +5,9 @@
 //! that is fetched, changed, or can fail is touched. A product's bias and ReLU are cuBLASLt's, which sums in an order of
 //! its own.
 
+use super::fusion::{Fusion, Part};
 use super::order::successors;
-use super::step::{Fetch, Fusion, Origin, Part, Partitioned, StepNodeId, StepNodeKind, ValueId};
+use super::step::{Fetch, Origin, Partitioned, StepNodeId, StepNodeKind, ValueId};
 use super::sweep::compact;
 use crate::device::cuda::{CudaMap, Operand};
 use crate::device::{DeviceKind, Machine};

@@ -14,9 +14,12 @@ mod conditional;
 mod fuse;
 #[cfg(test)]
 mod fuse_tests;
+mod fusion;
 mod memory;
 mod narrow;
 mod order;
+#[cfg(test)]
+mod order_tests;
 mod partition;
 mod passes;
 #[cfg(test)]
@@ -42,6 +45,7 @@ mod updates_tests;
 
 pub use conditional::{Resolved, resolve};
 pub use fuse::fuse;
+pub use fusion::{Fusion, Part, Streamed, Tiled};
 pub use memory::{MemoryPlan, Region};
 pub use partition::partition;
 pub use passes::PassReport;
@@ -52,8 +56,7 @@ pub use schedule::{Schedule, lay_out, lay_out_timed, schedule};
 pub use signature::{FeedSpec, Signature};
 pub use stages::StageTimes;
 pub use step::{
-    AllReduceInfo, CopyInfo, Fetch, Fusion, Origin, Part, Partitioned, Route, StepNode, StepNodeId, StepNodeKind,
-    Streamed, Tiled, Value, ValueId,
+    AllReduceInfo, CopyInfo, Fetch, Origin, Partitioned, Route, StepNode, StepNodeId, StepNodeKind, Value, ValueId,
 };
 pub use tiling::tile;
 pub(crate) use tiling::tile_desc;

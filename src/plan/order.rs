@@ -427,28 +427,35 @@ fn add_commit(p: &mut Partitioned, accesses: &Accesses, reach: &Reach, extra: &m
     extra.extend(writers.into_iter().map(|w| (commit, w)));
 }
 
-/// A sequence in which every edge points forward: by the number of device changes on the way, then by creation, so
-/// that no device waits for another's late result before it has handed out its own early ones. `None` for a ring.
+/// A sequence in which every edge points forward: by the number of device changes on the way, so that no device waits
+/// for another's late result before it has handed out its own early ones; then by how much the other device has to do
+/// before its part is there, so that what is there early, such as the last layers' gradients, moves while the rest is
+/// computed; then by creation. `None` for a ring.
 pub(super) fn sorted(p: &Partitioned, extra: &[(StepNodeId, StepNodeId)]) -> Option<Vec<StepNodeId>> {
     let successors = successors(p, extra);
     let mut waiting = vec![0u32; p.nodes.len()];
     successors.iter().flatten().for_each(|s| waiting[s.index()] += 1);
-    let mut hops = vec![0u32; p.nodes.len()];
+    // By node: device changes, and how many nodes run before what was handed over last on the device that made it.
+    let mut turns = vec![(0u32, 0u32); p.nodes.len()];
+    let mut on_device: HashMap<DeviceId, u32> = HashMap::new();
     let ids = (0..p.nodes.len() as u32).map(StepNodeId);
-    let mut ready: BinaryHeap<Reverse<(u32, StepNodeId)>> =
-        ids.filter(|n| waiting[n.index()] == 0).map(|n| Reverse((0, n))).collect();
+    let mut ready: BinaryHeap<Reverse<((u32, u32), StepNodeId)>> =
+        ids.filter(|n| waiting[n.index()] == 0).map(|n| Reverse(((0, 0), n))).collect();
     let mut sequence = Vec::with_capacity(p.nodes.len());
-    while let Some(Reverse((level, node))) = ready.pop() {
+    while let Some(Reverse(((hops, since), node))) = ready.pop() {
         sequence.push(node);
+        let done = on_device.entry(p.nodes[node.index()].device).or_default();
+        *done += u32::from(!p.nodes[node.index()].silent && !p.nodes[node.index()].is_transfer());
+        let done = *done;
         for &next in &successors[node.index()] {
             let (from, to) = (&p.nodes[node.index()], &p.nodes[next.index()]);
             // An all-reduce ends on all its devices.
             let crosses = to.is_transfer() || from.all_reduce().is_none() && from.device != to.device;
-            let hop = &mut hops[next.index()];
-            *hop = (*hop).max(level + u32::from(crosses));
+            let turn = &mut turns[next.index()];
+            *turn = (*turn).max(if crosses { (hops + 1, done) } else { (hops, since) });
             waiting[next.index()] -= 1;
             if waiting[next.index()] == 0 {
-                ready.push(Reverse((*hop, next)));
+                ready.push(Reverse((*turn, next)));
             }
         }
     }

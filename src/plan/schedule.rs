@@ -2,10 +2,11 @@
 //!
 //! A device is one queue, but a CUDA GPU, whose copies have queues of their own.
 
+use super::fusion::{Fusion, Tiled};
 use super::memory::{MemoryPlan, plan_memory};
 use super::phases::{Phase, order_by_turns, plan_phases};
 use super::stages::StageTimes;
-use super::step::{Fusion, Origin, Partitioned, StepNodeId, StepNodeKind, Tiled, ValueId};
+use super::step::{Origin, Partitioned, StepNodeId, StepNodeKind, ValueId};
 use crate::base::{Code, Error, Result};
 use crate::device::{DeviceId, Lane, Machine, QueueId};
 use crate::graph::Cost;

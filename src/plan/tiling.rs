@@ -7,8 +7,9 @@
 //! first, but depends on sizes alone. Nothing becomes one node that would have to wait for itself.
 
 use super::fuse::{is_fetched, passes_on};
+use super::fusion::{Fusion, Part, Tiled, reduction};
 use super::order::{permute, sorted, successors};
-use super::step::{Fusion, Origin, Part, Partitioned, StepNode, StepNodeId, StepNodeKind, Tiled, ValueId, reduction};
+use super::step::{Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, ValueId};
 use super::sweep::compact;
 use super::updates;
 use crate::base::{Code, Dims, Error, Result};

@@ -5,8 +5,9 @@
 //! runs. Absent: gradients of rows, and those whose ops read a variable that the same node updates.
 
 use super::fuse::is_fetched;
+use super::fusion::{Fusion, Part, Streamed, Tiled};
 use super::order::successors;
-use super::step::{Fusion, Part, Partitioned, StepNodeId, StepNodeKind, Streamed, Tiled, ValueId};
+use super::step::{Partitioned, StepNodeId, StepNodeKind, ValueId};
 use super::sweep::compact;
 use super::tiling::{MOST, is_map, operand};
 use crate::device::cuda::Operand;
