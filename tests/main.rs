@@ -43,6 +43,8 @@ mod kernels;
 mod layers;
 #[path = "suite/measuring.rs"]
 mod measuring;
+#[path = "suite/planning.rs"]
+mod planning;
 #[path = "suite/robust/mod.rs"]
 mod robust;
 #[path = "suite/shapes.rs"]

@@ -10,7 +10,7 @@ use crate::base::{Array, Bool8, Code, DType, Diagnostic, Result};
 use crate::device::Team;
 use crate::graph::{self, Attrs, ControlFlow, DeviceRequest, Guards, Node, NodeId, OpRef, TensorId};
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// A graph's nodes in which the conditionals that a step needs are resolved, and what that went by.
@@ -47,6 +47,7 @@ pub fn resolve(
         depends_on_values: false,
         initialized: Vec::new(),
         states: vec![State::default(); nodes.len()],
+        read: nodes.iter().flat_map(|n| n.inputs.iter().copied()).filter(|t| t.output > 0).collect(),
         replaced: Vec::new(),
     };
     for node in nodes.iter().filter(|n| needed[n.id.index()]) {
@@ -82,6 +83,8 @@ struct Pass<'a> {
     depends_on_values: bool,
     initialized: Vec<(NodeId, bool)>,
     states: Vec<State>,
+    /// What some node reads, of outputs but the first.
+    read: HashSet<TensorId>,
     replaced: Vec<Node>,
 }
 
@@ -114,7 +117,9 @@ impl Pass<'_> {
                     // As a target it does nothing; a fetch of it is refused.
                     self.bury(node);
                 } else {
-                    let guarded = (traits.stateful || traits.fallible) && !traits.variable;
+                    let types: SmallVec<[DType; 2]> = node.outputs.iter().map(|f| f.dtype).collect();
+                    let can_fail = node.op.can_fail(&node.attrs, &types);
+                    let guarded = (traits.stateful || can_fail) && !traits.variable;
                     let guards = if guarded { state.guards.clone() } else { Guards::new() };
                     let inputs = self.counting_inputs(node);
                     if !guards.is_empty() || inputs.len() < node.inputs.len() {
@@ -217,7 +222,7 @@ impl Pass<'_> {
     }
 
     fn is_read(&self, tensor: TensorId) -> bool {
-        self.signature.fetches.contains(&tensor) || self.nodes.iter().any(|n| n.inputs.contains(&tensor))
+        self.signature.fetches.binary_search(&tensor).is_ok() || self.read.contains(&tensor)
     }
 
     /// Puts another op in a node's place, under its name.

@@ -29,7 +29,8 @@ pub fn fuse(mut step: Partitioned, machine: &Machine) -> Partitioned {
 }
 
 fn fuse_all(step: &mut Partitioned, machine: &Machine, changes: &mut Vec<String>) {
-    let mut fused = Fused { removed: vec![false; step.nodes.len()], after: successors(step, &[]) };
+    let (removed, after, fetched) = (vec![false; step.nodes.len()], successors(step, &[]), fetched(step));
+    let mut fused = Fused { removed, after, fetched };
     // Products first: what an epilogue takes is gone for the chains.
     for i in 0..step.nodes.len() {
         fuse_epilogue(step, machine, StepNodeId(i as u32), &mut fused);
@@ -51,6 +52,8 @@ struct Fused {
     /// Which nodes come after each: readers, and those that wait. Those that were taken in stay in the lists, beside
     /// the ones that took them.
     after: Vec<Vec<StepNodeId>>,
+    /// The nodes whose outputs are fetched.
+    fetched: Vec<bool>,
 }
 
 impl Fused {
@@ -96,8 +99,17 @@ pub(super) fn passes_on(step: &Partitioned, id: StepNodeId) -> bool {
     node.silent && step.value(output).alias_of.is_some_and(|(of, at)| at == 0 && node.inputs[..] == [of] && whole(of))
 }
 
-pub(super) fn is_fetched(step: &Partitioned, id: StepNodeId) -> bool {
-    step.node(id).outputs.iter().any(|v| step.fetches.iter().any(|f| matches!(f, Fetch::Value(of) if of == v)))
+/// By node: whether one of its outputs is fetched.
+pub(super) fn fetched(step: &Partitioned) -> Vec<bool> {
+    let mut fetched = vec![false; step.nodes.len()];
+    for fetch in &step.fetches {
+        if let Fetch::Value(value) = fetch
+            && let Origin::Computed(by) = step.value(*value).origin
+        {
+            fetched[by.index()] = true;
+        }
+    }
+    fetched
 }
 
 /// Takes into a node all that only leads to it.
@@ -113,7 +125,7 @@ fn fuse_chain(step: &mut Partitioned, machine: &Machine, root: StepNodeId, fused
         let node = step.node(id);
         let same_sizes = node.outputs.len() == 1 && step.value(node.outputs[0]).desc.dims == dims;
         let inside = node.device == device && fused.leads_only_into(id, &cluster);
-        if fused.removed[id.index()] || !same_sizes || !inside || is_fetched(step, id) || cluster.len() >= MOST.1 {
+        if fused.removed[id.index()] || !same_sizes || !inside || fused.fetched[id.index()] || cluster.len() >= MOST.1 {
             continue;
         }
         if is_map(step, machine, id) || passes_on(step, id) {
@@ -211,7 +223,7 @@ fn fuse_epilogue(step: &mut Partitioned, machine: &Machine, id: StepNodeId, fuse
     let (mut taken, mut last) = (vec![id], id);
     let (mut bias, mut adds, mut relu) = (None, None, false);
     while let &[next] = &fused.after[last.index()][..]
-        && !is_fetched(step, last)
+        && !fused.fetched[last.index()]
         && !relu
     {
         let node = step.node(next);

@@ -3,6 +3,7 @@
 //! Results of copies and all-reduces have a region of their own and are not reused within a step, so that none waits for
 //! computing to free its destination; what another device reads, and what is fetched, is kept to the step's end.
 
+use super::roots::Roots;
 use super::step::{Fetch, Origin, Partitioned, ValueId};
 use crate::device::DeviceId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,6 +23,8 @@ pub enum Region {
 /// Where the base values of a step live, and how large each device's regions are.
 #[derive(Default, Debug)]
 pub struct MemoryPlan {
+    /// The value in whose buffer each value lies.
+    pub roots: Roots,
     /// By value: the region and the byte where it starts, for values that the arena holds.
     pub places: Vec<Option<(Region, usize)>>,
     /// By value: the value in whose buffer it is computed, where it is computed in place.
@@ -50,12 +53,13 @@ impl MemoryPlan {
 /// Plans the memory of ordered nodes on a machine of this many devices.
 pub(super) fn plan_memory(p: &Partitioned, devices: usize) -> MemoryPlan {
     let mut plan = MemoryPlan {
+        roots: Roots::find(p),
         places: vec![None; p.values.len()],
         in_place_of: vec![None; p.values.len()],
         compute_bytes: vec![0; devices],
         copy_bytes: vec![0; devices],
     };
-    let mut last_use = last_uses(p);
+    let mut last_use = last_uses(p, &plan.roots);
     let mut arenas: Vec<Arena> = (0..devices).map(|_| Arena::default()).collect();
     // Buffers that end at a node, to be freed after it.
     let mut ends: Vec<Vec<ValueId>> = vec![Vec::new(); p.nodes.len()];
@@ -111,11 +115,11 @@ enum LastUse {
 }
 
 /// When each base value is read last.
-fn last_uses(p: &Partitioned) -> Vec<Option<LastUse>> {
+fn last_uses(p: &Partitioned, roots: &Roots) -> Vec<Option<LastUse>> {
     let mut last: Vec<Option<LastUse>> = vec![None; p.values.len()];
     for (i, node) in p.nodes.iter().enumerate() {
         for &value in &node.inputs {
-            let base = p.base(value).0;
+            let base = roots.get(value).0;
             let elsewhere = p.value(base).device != node.device || node.all_reduce().is_some();
             let slot = &mut last[base.index()];
             *slot = match *slot {
@@ -127,7 +131,7 @@ fn last_uses(p: &Partitioned) -> Vec<Option<LastUse>> {
     }
     for fetch in &p.fetches {
         if let Fetch::Value(value) = fetch {
-            last[p.base(*value).0.index()] = Some(LastUse::Never);
+            last[roots.get(*value).0.index()] = Some(LastUse::Never);
         }
     }
     last
@@ -147,7 +151,7 @@ fn in_place(
     }
     let candidates = node.in_place_candidates();
     candidates.iter().filter_map(|&i| node.inputs.get(i)).find_map(|&input| {
-        let (base, offset) = p.base(input);
+        let (base, offset) = plan.roots.get(input);
         let buffer = p.value(base);
         let computed = matches!(buffer.origin, Origin::Computed(_)) && buffer.device == node.device;
         let desc = &p.value(output).desc;
@@ -159,7 +163,7 @@ fn in_place(
         // Other inputs in the same buffer must be element for element the same.
         let alone = || {
             let same = |other: ValueId| p.value(other).desc.dims == p.value(input).desc.dims;
-            node.inputs.iter().all(|&other| p.base(other).0 != base || same(other))
+            node.inputs.iter().all(|&other| plan.roots.get(other).0 != base || same(other))
         };
         (computed && whole && in_compute_region && dies && alone()).then_some((input, base))
     })

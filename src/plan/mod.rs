@@ -9,6 +9,7 @@
 
 #[cfg(test)]
 mod all_reduce_tests;
+mod buffers;
 mod claims;
 mod conditional;
 mod fuse;
@@ -29,7 +30,10 @@ mod place;
 #[cfg(test)]
 mod planned_tests;
 mod prune;
+mod reach;
+mod roots;
 mod schedule;
+mod sides;
 mod signature;
 mod stages;
 mod step;
@@ -52,6 +56,7 @@ pub use passes::PassReport;
 pub use phases::Phase;
 pub use place::{DefaultDevice, Placed, Placement, PlacementOptions, place, place_all};
 pub use prune::{Pruned, check_known, needed, prune};
+pub use roots::Roots;
 pub use schedule::{Schedule, lay_out, lay_out_timed, schedule};
 pub use signature::{FeedSpec, Signature};
 pub use stages::StageTimes;

@@ -4,6 +4,8 @@
 //! right after it, whatever changes follow. Where that cannot be had by order alone, a snapshot is kept.
 
 use super::partition::unordered_writers;
+use super::reach::Reach;
+use super::roots::along_aliases;
 use super::step::{Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, Value, ValueId};
 use crate::base::{Code, DType, Error, Result};
 use crate::device::DeviceId;
@@ -11,8 +13,7 @@ use crate::graph::NodeId;
 use indexmap::{IndexMap, IndexSet};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 
 type Edges = Vec<(StepNodeId, StepNodeId)>;
@@ -21,7 +22,7 @@ type Edges = Vec<(StepNodeId, StepNodeId)>;
 pub(super) fn order(p: &mut Partitioned) -> Result<()> {
     let accesses = Accesses::find(p);
     let successors = successors(p, &[]);
-    let reach = Reach::from_writers(p, &accesses, &successors);
+    let reach = Reach::new(accesses.changes_that_matter(p), &successors);
     check_writers(p, &accesses, &reach)?;
     note_initialisation(p, &accesses, &reach);
 
@@ -51,12 +52,11 @@ pub(super) fn order(p: &mut Partitioned) -> Result<()> {
     add_commit(p, &accesses, &reach, &mut extra);
     match sorted(p, &extra) {
         Some(sequence) => {
-            for (before, after) in extra {
-                let controls = &mut p.nodes[after.index()].controls;
-                if !controls.contains(&before) {
-                    controls.push(before);
-                }
-            }
+            let changed: BTreeSet<StepNodeId> = extra.iter().map(|(_, after)| *after).collect();
+            let controls = |after: StepNodeId| p.node(after).controls.iter().map(move |before| (*before, after));
+            let mut known: HashSet<(StepNodeId, StepNodeId)> = changed.into_iter().flat_map(controls).collect();
+            extra.retain(|edge| known.insert(*edge));
+            extra.iter().for_each(|(before, after)| p.nodes[after.index()].controls.push(*before));
             permute(p, &sequence);
             Ok(())
         }
@@ -119,11 +119,12 @@ struct Accesses {
 impl Accesses {
     fn find(p: &Partitioned) -> Accesses {
         let mut found = Accesses { reads: Vec::new(), writers: IndexMap::new() };
+        let taken = taken(p);
         for (i, node) in p.nodes.iter().enumerate() {
             let id = StepNodeId(i as u32);
             let written = node.written();
             for value in &written {
-                if let Some(variable) = p.variable(*value) {
+                if let Some((variable, _)) = taken[value.index()] {
                     found.writers.entry(variable).or_default().push(id);
                 }
             }
@@ -131,12 +132,20 @@ impl Accesses {
                 continue;
             }
             for value in read_only(node) {
-                if let Some(variable) = p.variable(value) {
-                    found.reads.push(Access { variable, reader: id, value, taken: taken(p, value) });
+                if let Some((variable, taken)) = taken[value.index()] {
+                    found.reads.push(Access { variable, reader: id, value, taken });
                 }
             }
         }
         found
+    }
+
+    /// The writers of each variable that must be ordered: with others, with readers, or with what can fail.
+    fn changes_that_matter<'a>(&'a self, p: &Partitioned) -> impl Iterator<Item = &'a [StepNodeId]> {
+        let read: HashSet<NodeId> = self.reads.iter().map(|a| a.variable).collect();
+        let can_fail = p.nodes.iter().any(|n| can_fail(p, n));
+        let matters = move |variable, writers: &[StepNodeId]| writers.len() > 1 || read.contains(variable) || can_fail;
+        self.writers.iter().filter(move |(variable, writers)| matters(*variable, writers)).map(|(_, w)| &w[..])
     }
 
     fn writers_of(&self, variable: NodeId) -> impl Iterator<Item = StepNodeId> {
@@ -151,71 +160,21 @@ fn read_only(node: &StepNode) -> impl Iterator<Item = ValueId> + '_ {
     node.inputs.iter().zip(written).filter(|(_, written)| !written).map(|(value, _)| *value)
 }
 
-/// Of which time a value in a variable's buffer is.
-fn taken(p: &Partitioned, mut value: ValueId) -> Taken {
-    let mut taken = Taken::ByTheReader;
-    while let Some((of, _)) = p.value(value).alias_of {
-        if let Origin::Computed(node) = p.value(value).origin {
-            if !p.nodes[node.index()].written().is_empty() {
-                return Taken::FromResultOf(node, value);
-            }
-            taken = Taken::By(node);
-        }
-        value = of;
-    }
-    taken
-}
-
-/// What runs after each writer, by the edges that the program gave.
-struct Reach {
-    /// Those after each writer, by their ids.
-    after: HashMap<StepNodeId, Vec<StepNodeId>>,
-    /// By node: whether it comes after any of these writers.
-    any: Vec<bool>,
-}
-
-impl Reach {
-    fn from_writers(p: &Partitioned, accesses: &Accesses, successors: &[Vec<StepNodeId>]) -> Reach {
-        let mut reach = Reach { after: HashMap::new(), any: vec![false; p.nodes.len()] };
-        // By node: the last writer, counted from 1, from which it was reached.
-        let mut reached = vec![0; p.nodes.len()];
-        let read: IndexSet<NodeId> = accesses.reads.iter().map(|a| a.variable).collect();
-        let can_fail = p.nodes.iter().any(|n| can_fail(p, n));
-        for (variable, writers) in &accesses.writers {
-            if writers.len() > 1 || read.contains(variable) || can_fail {
-                for &writer in writers {
-                    let turn = reach.after.len() as u32 + 1;
-                    if let Entry::Vacant(new) = reach.after.entry(writer) {
-                        let after = new.insert(reachable(writer, successors, &mut reached, turn));
-                        after.iter().for_each(|n| reach.any[n.index()] = true);
-                    }
-                }
-            }
-        }
-        reach
-    }
-
-    fn is_after(&self, node: StepNodeId, writer: StepNodeId) -> bool {
-        self.after.get(&writer).is_some_and(|a| a.binary_search(&node).is_ok())
-    }
-
-    fn is_after_any(&self, node: StepNodeId) -> bool {
-        self.any[node.index()]
-    }
-}
-
-/// What comes after a node, by their ids. `reached` holds turns before this one.
-fn reachable(from: StepNodeId, successors: &[Vec<StepNodeId>], reached: &mut [u32], turn: u32) -> Vec<StepNodeId> {
-    let mut found = Vec::new();
-    let mut pending: Vec<StepNodeId> = successors[from.index()].clone();
-    while let Some(node) = pending.pop() {
-        if std::mem::replace(&mut reached[node.index()], turn) != turn {
-            found.push(node);
-            pending.extend(&successors[node.index()]);
-        }
-    }
-    found.sort_unstable();
-    found
+/// By value: the variable in whose buffer it lies, if it does, and of which time it is.
+fn taken(p: &Partitioned) -> Vec<Option<(NodeId, Taken)>> {
+    let of_base = |id: ValueId| match p.value(id).origin {
+        Origin::Variable(variable) => Some((variable, Taken::ByTheReader)),
+        _ => None,
+    };
+    along_aliases(p, of_base, |id, _, below: &Option<(NodeId, Taken)>| {
+        let (variable, before) = (*below)?;
+        let taken = match (&p.value(id).origin, before) {
+            (Origin::Computed(node), _) if !p.node(*node).written().is_empty() => Taken::FromResultOf(*node, id),
+            (Origin::Computed(node), Taken::ByTheReader) => Taken::By(*node),
+            _ => before,
+        };
+        Some((variable, taken))
+    })
 }
 
 /// Which nodes come after each: readers, those that wait, and those that further edges say.
@@ -232,6 +191,10 @@ pub(super) fn successors(p: &Partitioned, extra: &[(StepNodeId, StepNodeId)]) ->
 
 fn check_writers(p: &Partitioned, accesses: &Accesses, reach: &Reach) -> Result<()> {
     for (variable, writers) in &accesses.writers {
+        let in_order = reach.in_order(writers);
+        if in_order.windows(2).all(|pair| reach.is_after(pair[1], pair[0])) {
+            continue;
+        }
         for (i, &a) in writers.iter().enumerate() {
             for &b in &writers[i + 1..] {
                 if a != b && !reach.is_after(b, a) && !reach.is_after(a, b) {
@@ -251,8 +214,11 @@ fn note_initialisation(p: &mut Partitioned, accesses: &Accesses, reach: &Reach) 
     };
     let mut needs = IndexSet::new();
     let mut sets = IndexSet::new();
+    let setters: HashMap<NodeId, Vec<StepNodeId>> = (accesses.writers.iter())
+        .map(|(variable, writers)| (*variable, writers.iter().copied().filter(|w| overwrites(*w)).collect()))
+        .collect();
     let is_set_before = |variable: NodeId, node: StepNodeId| {
-        accesses.writers_of(variable).any(|w| w != node && overwrites(w) && reach.is_after(node, w))
+        setters.get(&variable).into_iter().flatten().any(|w| *w != node && reach.is_after(node, *w))
     };
     for access in &accesses.reads {
         let taken = match access.taken {

@@ -9,6 +9,7 @@ use super::narrow;
 use super::order;
 use super::place::Placed;
 use super::prune::{Pruned, Source};
+use super::sides::Sides;
 use super::step::{
     AllReduceInfo, CopyInfo, Fetch, Origin, Partitioned, Route, StepNode, StepNodeId, StepNodeKind, Value, ValueId,
 };
@@ -54,6 +55,7 @@ pub fn partition(pruned: Pruned, placed: Placed, machine: &Machine) -> Result<Pa
     b.add_fetches();
     let twins = std::mem::take(&mut b.twins).report(b.p.nodes.len());
     b.p.passes.push(twins);
+    debug_assert_eq!(Sides::of_graph(&b.p).check(&b.p), Ok(()), "after the pass 'twins'");
     b.p.pass("transposes", false, transposes::into_products);
     b.p.pass("narrow", false, narrow::narrow);
     order::order(&mut b.p)?;

@@ -1,11 +1,15 @@
 //! Passes: what makes a planned step cheaper, the report of each, and the check after it.
 //!
 //! A pass changes nodes and values of a [`Partitioned`] step and says, line by line, which. Invariant: after every pass
-//! each value has one producer that comes before its readers, sizes and devices agree, and fetches and written variables
-//! are what they were; debug builds check it. Absent: what the passes do, which is in their own modules.
+//! each value has one producer that comes before its readers, sizes and devices agree, fetches and written variables are
+//! what they were, and their readers on the same side of each change; debug builds check it. Absent: what the passes do, which is in their own modules.
 
+use super::fusion::{Fusion, Tiled};
+use super::sides::Sides;
 use super::step::{Fetch, Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, ValueId};
+use super::tiling::tile_desc;
 use crate::base::Shape;
+use crate::device::cuda::Operand;
 use crate::graph::{Fact, InferContext, NodeId, TensorDesc};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -41,7 +45,7 @@ impl Partitioned {
         ordered: bool,
         work: impl FnOnce(&mut Partitioned, &mut Vec<String>),
     ) {
-        let promises = cfg!(debug_assertions).then(|| Promises::of(self));
+        let promises = cfg!(debug_assertions).then(|| Promises::of(self, ordered));
         let nodes_before = self.nodes.len();
         let mut changes = Vec::new();
         work(self, &mut changes);
@@ -57,27 +61,36 @@ impl Partitioned {
 struct Promises {
     fetches: Vec<Option<TensorDesc>>,
     written: BTreeSet<NodeId>,
+    sides: Sides,
 }
 
 impl Promises {
-    fn of(step: &Partitioned) -> Promises {
+    fn of(step: &Partitioned, ordered: bool) -> Promises {
+        let (fetches, written) = Promises::asked(step);
+        // What comes before a change is not said before a step is ordered.
+        let sides = if ordered { Sides::of(step) } else { Sides::of_graph(step) };
+        Promises { fetches, written, sides }
+    }
+
+    /// Type and sizes of the fetches, and the variables that change.
+    fn asked(step: &Partitioned) -> (Vec<Option<TensorDesc>>, BTreeSet<NodeId>) {
         let fetch = |fetch: &Fetch| match fetch {
             Fetch::Value(value) => Some(step.value(*value).desc.clone()),
             _ => None,
         };
         let written = step.nodes.iter().flat_map(|n| n.written()).filter_map(|v| step.variable(v));
-        Promises { fetches: step.fetches.iter().map(fetch).collect(), written: written.collect() }
+        (step.fetches.iter().map(fetch).collect(), written.collect())
     }
 
     fn check(&self, step: &Partitioned) -> Result<(), String> {
-        let now = Promises::of(step);
-        if now.fetches != self.fetches {
-            return Err(format!("fetches changed: want {:?}, got {:?}", self.fetches, now.fetches));
+        let (fetches, written) = Promises::asked(step);
+        if fetches != self.fetches {
+            return Err(format!("fetches changed: want {:?}, got {fetches:?}", self.fetches));
         }
-        if now.written != self.written {
-            return Err(format!("written variables changed: want {:?}, got {:?}", self.written, now.written));
+        if written != self.written {
+            return Err(format!("written variables changed: want {:?}, got {written:?}", self.written));
         }
-        Ok(())
+        self.sides.check(step)
     }
 }
 
@@ -106,6 +119,9 @@ pub(super) fn check(step: &Partitioned, ordered: bool) -> Result<(), String> {
         }
         check_devices(step, node)?;
         check_sizes(step, node)?;
+        if let Some(Fusion::Tiled(tiled)) = node.fusion.as_deref() {
+            check_tiled(step, node, tiled).map_err(|e| format!("'{}' ({}): {e}", node.name, step.what(node)))?;
+        }
     }
     let orphan = |v: &ValueId| matches!(step.value(*v).origin, Origin::Computed(_)) && !made[v.index()];
     let read = step.nodes.iter().flat_map(|n| &n.inputs).copied();
@@ -160,4 +176,51 @@ fn check_sizes(step: &Partitioned, node: &StepNode) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Checks that what became one node has a place for every result, and reads nothing before it is there.
+fn check_tiled(step: &Partitioned, node: &StepNode, tiled: &Tiled) -> Result<(), String> {
+    let Tiled { parts, dims, row_axes, product_in, outputs } = tiled;
+    let refuse = |i: usize, what: &str| Err(format!("part {i} {what}"));
+    if node.outputs.len() != outputs.len() || outputs.iter().any(|o| *o >= parts.len()) {
+        return Err("its outputs are not its parts' results".into());
+    }
+    for (value, of) in node.outputs.iter().zip(outputs) {
+        if step.value(*value).desc != parts[*of].output {
+            return refuse(*of, "makes an output of other sizes");
+        }
+    }
+    let is_row_reduction = |i: usize| parts[i].reduction().is_some_and(|r| r.axes[..*row_axes].contains(&true));
+    for (i, part) in parts.iter().enumerate() {
+        for (operand, want) in part.operands.iter().zip(&part.inputs) {
+            let there = match operand {
+                Operand::Input(at) => node.inputs.get(*at).map(|v| &step.value(*v).desc),
+                Operand::Step(of) => parts.get(*of).filter(|_| *of < i).map(|p| &p.output),
+            };
+            if there != Some(want) {
+                return refuse(i, "reads what is not there, or has other sizes");
+            }
+            let Operand::Step(of) = *operand else { continue };
+            let spreads = parts[of].reduction().is_some()
+                && part.reduction().is_none()
+                && tile_desc(want, dims, *row_axes, 1).is_none_or(|(_, shared)| shared);
+            if is_row_reduction(of) || spreads {
+                return refuse(i, "reads a sum before the last tile");
+            }
+        }
+        let is_read = parts[i + 1..].iter().any(|p| p.operands.contains(&Operand::Step(i)));
+        if !outputs.contains(&i) && (is_row_reduction(i) || !is_read) {
+            return refuse(i, "has no place for its result");
+        }
+        if part.op.traits().product && (i > 0 || product_in.is_none()) {
+            return refuse(i, "is a product without a buffer");
+        }
+    }
+    match product_in {
+        Some(at) if outputs.get(*at).is_none() => Err("its product is in an output that is not there".into()),
+        Some(at) if outputs.iter().position(|o| *o == 0).is_some_and(|own| own != *at) => {
+            refuse(0, "is made, and computed elsewhere")
+        }
+        _ => Ok(()),
+    }
 }

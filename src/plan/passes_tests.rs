@@ -47,6 +47,33 @@ fn the_gradient_of_a_mean_is_not_spread_before_it_is_multiplied() {
 }
 
 #[test]
+fn a_fed_placeholder_may_be_asked_for_as_an_op() {
+    let g = Graph::new();
+    let x = g.placeholder(DType::F32, [2], "x");
+    let gated = g.control_dependencies([x.op()], || (x + 1.0).exp());
+    let session = Session::new(&g, SessionOptions::devices("cpu").unwrap()).unwrap();
+    assert!(session.run(&[], &[], &[x.op()]).unwrap_err().to_string().contains("you must feed"));
+    let got = session.run(&[(x, &wave(&[2]))], &[x, gated], &[x.op()]).unwrap();
+    assert_eq!(got[0], wave(&[2]));
+}
+
+#[test]
+fn what_only_orders_effects_computes_nothing() {
+    fn grad<'g>(h: Tensor<'g>, x: Tensor<'g>) -> Tensor<'g> {
+        let found = gradients([h.square().mean() * 0.01], [x], GradOptions::default());
+        let Some(Gradient::Dense(grad)) = found[0] else { panic!("no dense gradient") };
+        grad
+    }
+    let g = Graph::new();
+    let x = g.placeholder(DType::F32, [40, 50], "x");
+    let feeds = [(x, &wave(&[40, 50]))];
+    // A quotient of floats never fails.
+    assert_eq!(runs(&g, "cpu", &feeds, &[grad(x / 3.0, x)]), ["RealDiv", "Mul", "Mul", "RealDiv"]);
+    let checked = runs(&g, "cpu", &feeds, &[grad(x.check_numerics("x"), x)]);
+    assert_eq!(checked, ["CheckNumerics", "Mul", "Mul", "CheckNumerics"]);
+}
+
+#[test]
 fn what_is_stretched_is_read_small_unless_it_is_asked_for() {
     let g = Graph::new();
     let (x, row) = (g.placeholder(DType::F32, [40, 50], "x"), g.placeholder(DType::F32, [50], "row"));

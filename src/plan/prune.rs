@@ -5,11 +5,12 @@
 
 use super::conditional::Resolved;
 use super::signature::Signature;
-use crate::base::{Array, Code, Diagnostic, Error, Result, Shape};
+use crate::base::{Array, Code, DType, Diagnostic, Error, Result, Shape};
 use crate::device::Team;
 use crate::graph::{self, FOLDED_ELEMENTS, Fact, InferContext, Node, NodeId, TensorDesc, TensorId};
+use indexmap::IndexSet;
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// A step's part of the graph, with all shapes known.
@@ -27,7 +28,7 @@ pub struct Pruned {
     /// How many of the needed nodes were computed while planning.
     pub folded: usize,
     /// What control inputs that do not run stand for: what runs, and they would have waited for.
-    stand_for: HashMap<NodeId, Vec<NodeId>>,
+    stand_for: HashMap<NodeId, Arc<[NodeId]>>,
     info: Vec<Option<Info>>,
 }
 
@@ -97,17 +98,13 @@ impl Pruned {
     /// The nodes that must have run before a kept node, beyond those that compute its inputs. A node that does not run
     /// stands for what it would have waited for.
     pub fn control_inputs(&self, node: &Node) -> Vec<NodeId> {
-        let mut all: Vec<NodeId> = Vec::new();
+        let mut all: IndexSet<NodeId> = IndexSet::new();
         for control in &node.control_inputs {
-            let instead = self.stand_for.get(control).map_or(&[][..], Vec::as_slice);
+            let instead = self.stand_for.get(control).map_or(&[][..], |ids| ids);
             let these = if self.is_kept(*control) { std::slice::from_ref(control) } else { instead };
-            these.iter().for_each(|id| {
-                if !all.contains(id) {
-                    all.push(*id);
-                }
-            });
+            all.extend(these);
         }
-        all
+        all.into_iter().collect()
     }
 
     /// The nodes that the step needs, whether they run or were computed while planning, in the order of creation.
@@ -116,26 +113,46 @@ impl Pruned {
         all.map(|(i, _)| NodeId(i as u32))
     }
 
-    /// What runs and a node, which does not, would have waited for.
-    fn instead_of(&self, id: NodeId) -> Vec<NodeId> {
-        let (mut found, mut seen, mut pending) = (BTreeSet::new(), HashSet::from([id]), vec![id]);
-        while let Some(id) = pending.pop() {
+    /// Notes what runs and a node, which does not, would have waited for. Of several such nodes in a row each goes by
+    /// what was found of the one before it.
+    fn note_instead_of(&mut self, id: NodeId) {
+        let mut pending = vec![id];
+        while let Some(&id) = pending.last() {
+            if self.stand_for.contains_key(&id) {
+                pending.pop();
+                continue;
+            }
             let node = &self.nodes[id.index()];
             let data = node.inputs.iter().filter(|t| self.signature.feed(**t).is_none()).map(|t| t.node);
-            for before in data.chain(node.control_inputs.iter().copied()) {
-                if self.is_kept(before) {
-                    found.insert(before);
-                } else if self.info(before).effects && seen.insert(before) {
-                    pending.push(before);
-                }
+            let before = data.chain(node.control_inputs.iter().copied());
+            let (run, others): (Vec<NodeId>, Vec<NodeId>) = before.partition(|id| self.is_kept(*id));
+            let others: BTreeSet<NodeId> = others.into_iter().filter(|id| self.info(*id).effects).collect();
+            let asked = pending.len();
+            pending.extend(others.iter().filter(|id| !self.stand_for.contains_key(id)));
+            if pending.len() > asked {
+                continue;
             }
+            let mut found = others.iter().map(|id| &self.stand_for[id]);
+            let found: Arc<[NodeId]> = match (&run[..], found.len(), found.next()) {
+                ([], 1, Some(only)) => only.clone(),
+                (_, _, first) => {
+                    let all = first.into_iter().chain(found).flat_map(|ids| ids.iter().copied()).chain(run);
+                    all.collect::<BTreeSet<NodeId>>().into_iter().collect()
+                }
+            };
+            self.stand_for.insert(id, found);
+            pending.pop();
         }
-        found.into_iter().collect()
     }
 
     /// True if the node runs.
     pub fn is_kept(&self, id: NodeId) -> bool {
         self.info[id.index()].as_ref().is_some_and(|i| i.kept)
+    }
+
+    /// True if a needed node has effects, or comes after one that has.
+    pub(super) fn has_effects(&self, id: NodeId) -> bool {
+        self.info(id).effects
     }
 
     fn info(&self, id: NodeId) -> &Info {
@@ -228,17 +245,17 @@ pub fn prune(resolved: Resolved, signature: Signature) -> Result<Pruned> {
     for i in (0..nodes.len()).filter(|i| needed[*i]) {
         let info = pruned.info[i].as_mut().expect("needed");
         let all_known = !info.values.is_empty() && info.values.iter().all(Option::is_some);
-        info.kept = kept[i] && (!all_known || info.effects);
+        // A placeholder that is asked for as an op is fed, and there is nothing to run.
+        info.kept = kept[i] && (!all_known || info.effects) && !nodes[i].op.must_be_fed();
         if info.kept {
             pruned.kept.push(NodeId(i as u32));
         } else {
             pruned.folded += 1;
         }
     }
-    for control in pruned.kept.iter().flat_map(|id| &nodes[id.index()].control_inputs) {
-        if !pruned.is_kept(*control) && pruned.info(*control).effects && !pruned.stand_for.contains_key(control) {
-            let instead = pruned.instead_of(*control);
-            pruned.stand_for.insert(*control, instead);
+    for control in pruned.kept.iter().flat_map(|id| nodes[id.index()].control_inputs.clone()).collect::<Vec<_>>() {
+        if !pruned.is_kept(control) && pruned.info(control).effects {
+            pruned.note_instead_of(control);
         }
     }
     Ok(pruned)
@@ -421,7 +438,8 @@ fn node_info(
             Err(e) => return Err(e),
         }
     }
-    let may_fail = traits.fallible && !known.iter().any(Option::is_some);
+    let types: SmallVec<[DType; 2]> = descs.iter().map(|d| d.dtype).collect();
+    let may_fail = node.op.can_fail(&node.attrs, &types) && !known.iter().any(Option::is_some);
     let acts = (traits.stateful || may_fail) && !traits.variable && !node.op.must_be_fed();
     Ok(Info { descs, values: known, effects: effects_before || acts, acts, kept: false })
 }

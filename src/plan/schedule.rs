@@ -2,6 +2,7 @@
 //!
 //! A device is one queue, but a CUDA GPU, whose copies have queues of their own.
 
+use super::buffers;
 use super::fusion::{Fusion, Tiled};
 use super::memory::{MemoryPlan, plan_memory};
 use super::phases::{Phase, order_by_turns, plan_phases};
@@ -165,6 +166,7 @@ pub fn lay_out_timed(mut step: Partitioned, machine: &Machine, times: &mut Stage
     }
     times.lap("schedule");
     let memory = plan_memory(&step, machine.devices().len());
+    debug_assert_eq!(buffers::check(&step, &memory), Ok(()), "the memory plan");
     times.lap("memory");
     Schedule { step, queues, queue_of, sequences, waits, signals, events, phases, memory }
 }

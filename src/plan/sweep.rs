@@ -5,6 +5,7 @@
 use super::step::{Fetch, Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, Value, ValueId};
 use crate::base::DType;
 use smallvec::SmallVec;
+use std::collections::HashSet;
 
 /// Drops these nodes where nothing reads them, then what only they read.
 pub(super) fn sweep(step: &mut Partitioned, candidates: Vec<StepNodeId>) {
@@ -38,7 +39,7 @@ pub(super) fn sweep(step: &mut Partitioned, candidates: Vec<StepNodeId>) {
 
 /// True for nodes of which only the outputs matter.
 fn may_go(step: &Partitioned, node: &StepNode) -> bool {
-    if node.outputs.is_empty() || step.pruned.signature.targets.contains(&node.node) {
+    if node.outputs.is_empty() || step.pruned.signature.targets.binary_search(&node.node).is_ok() {
         return false;
     }
     let outputs: SmallVec<[DType; 2]> = node.outputs.iter().map(|v| step.value(*v).desc.dtype).collect();
@@ -61,8 +62,10 @@ pub(super) fn compact(step: &mut Partitioned, removed: &[bool]) {
     for i in (0..step.nodes.len()).filter(waits_for_gone).collect::<Vec<_>>() {
         let mut waits: SmallVec<[StepNodeId; 2]> = SmallVec::new();
         let mut pending: SmallVec<[StepNodeId; 8]> = step.nodes[i].controls.iter().rev().copied().collect();
+        let mut seen = HashSet::new();
         while let Some(id) = pending.pop() {
             match gone(id) {
+                true if !seen.insert(id) => {}
                 true => pending.extend(step.needed_nodes(step.node(id))),
                 false if !waits.contains(&id) => waits.push(id),
                 false => {}

@@ -6,7 +6,7 @@
 //! is computed by the same kernels as before; a reduction's result may be rounded differently, since its tiles are reduced
 //! first, but depends on sizes alone. Nothing becomes one node that would have to wait for itself.
 
-use super::fuse::{is_fetched, passes_on};
+use super::fuse::{fetched, passes_on};
 use super::fusion::{Fusion, Part, Tiled, reduction};
 use super::order::{permute, sorted, successors};
 use super::step::{Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, ValueId};
@@ -97,7 +97,7 @@ struct Cluster {
     order: Vec<StepNodeId>,
     dims: Dims,
     row_axes: usize,
-    /// Members whose results are read outside: whole tensors first, of them the last one, then results of reductions.
+    /// Members whose results are read outside, or nowhere: whole tensors first, of them the last one, then results of reductions.
     made: Vec<StepNodeId>,
     product_in: Option<usize>,
 }
@@ -112,6 +112,8 @@ impl Cluster {
 struct Pass {
     kinds: Vec<Option<Kind>>,
     after: Vec<Vec<StepNodeId>>,
+    /// By node: whether its output is fetched.
+    fetched: Vec<bool>,
     /// By node: the cluster that it is in.
     owner: Vec<Option<usize>>,
     taken: Vec<BTreeSet<StepNodeId>>,
@@ -121,7 +123,8 @@ impl Pass {
     fn new(step: &Partitioned) -> Pass {
         let count = step.nodes.len();
         let kinds = step.nodes.iter().map(|n| kind(step, n)).collect();
-        Pass { kinds, after: successors(step, &[]), owner: vec![None; count], taken: Vec::new() }
+        let (after, fetched) = (successors(step, &[]), fetched(step));
+        Pass { kinds, after, fetched, owner: vec![None; count], taken: Vec::new() }
     }
 
     fn kind(&self, id: StepNodeId) -> Option<&Kind> {
@@ -220,7 +223,7 @@ impl Pass {
                     && matches!(self.kind(needed), Some(Kind::Map))
                     && step.node(needed).device == step.node(id).device
                     && *self.dims(step, needed) == *dims
-                    && !is_fetched(step, needed)
+                    && !self.fetched[needed.index()]
                     && self.after[needed.index()].iter().all(|s| members.contains(s) && !self.is_product(*s));
                 if joins {
                     members.insert(needed);
@@ -267,14 +270,18 @@ impl Pass {
     /// How many leading axes can count rows: all that every operand has in full, or not at all.
     fn row_axes(&self, step: &Partitioned, members: &BTreeSet<StepNodeId>, dims: &Dims) -> Option<usize> {
         let fits = |axes: usize| {
+            // What reduces rows has no result before the last tile, nor has what is then spread along rows.
+            let is_there = |value: ValueId, shared: bool| {
+                let by = Self::source(step, members, value).and_then(|by| self.kind(by));
+                !matches!(by, Some(Kind::Reduce(reduced)) if shared || reduced[..axes].contains(&true))
+            };
             members.iter().all(|id| match self.kind(*id) {
                 Some(Kind::Map) => step.node(*id).inputs.iter().all(|v| {
-                    let by = Self::source(step, members, *v).and_then(|by| self.kind(by));
-                    // What reduces rows has no result before the last tile.
-                    let is_there = !matches!(by, Some(Kind::Reduce(reduced)) if reduced[..axes].contains(&true));
-                    is_there && operand(&step.value(*v).desc.dims, dims, axes).is_some()
+                    operand(&step.value(*v).desc.dims, dims, axes).is_some_and(|(_, shared)| is_there(*v, shared))
                 }),
-                Some(Kind::Reduce(reduced)) => reduced[..axes].iter().all(|r| *r == reduced[0]),
+                Some(Kind::Reduce(reduced)) => {
+                    reduced[..axes].iter().all(|r| *r == reduced[0]) && is_there(step.node(*id).inputs[0], false)
+                }
                 Some(Kind::Product(rows)) => dims[..axes].iter().product::<usize>() == *rows && axes < dims.len(),
                 None => false,
             })
@@ -295,8 +302,10 @@ impl Pass {
         let inside = self.inside(step, &members);
         let stays = |id: &StepNodeId| !members.contains(id) && !inside.contains(id);
         let reads = |s: &StepNodeId, id: StepNodeId| step.node(*s).inputs.contains(&step.node(id).outputs[0]);
-        let is_made =
-            |id: StepNodeId| is_fetched(step, id) || self.after[id.index()].iter().any(|s| stays(s) && reads(s, id));
+        let is_read_outside = |id: StepNodeId| self.after[id.index()].iter().any(|s| stays(s) && reads(s, id));
+        // What nobody reads was asked for as an op, and has a buffer as well.
+        let is_read_inside = |id: StepNodeId| members.iter().any(|m| !operands_from(step, *m, id).is_empty());
+        let is_made = |id: StepNodeId| self.fetched[id.index()] || is_read_outside(id) || !is_read_inside(id);
         let mut made: Vec<StepNodeId> = members.iter().copied().filter(|m| is_made(*m)).collect();
         made.sort_by_key(|m| (self.is_reduction(*m), std::cmp::Reverse(*m)));
         let mut order: Vec<StepNodeId> = members.iter().copied().collect();
@@ -340,7 +349,7 @@ impl Pass {
                 pending.push(next);
             }
         }
-        let mut inside: BTreeSet<StepNodeId> = found.into_iter().filter(|s| !is_fetched(step, *s)).collect();
+        let mut inside: BTreeSet<StepNodeId> = found.into_iter().filter(|s| !self.fetched[s.index()]).collect();
         loop {
             let leads_out =
                 |s: &&StepNodeId| self.after[s.index()].iter().any(|a| !members.contains(a) && !inside.contains(a));

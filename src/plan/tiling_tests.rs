@@ -65,6 +65,7 @@ fn a_product_takes_in_what_follows_it() {
     let both = [product.relu(), product, product.abs().sum_axes(&[1], true)];
     assert_eq!(kernels(&plan(&g, &both, &[], &dims)), ["MatMul+Relu+Abs+Sum"]);
     check_values(&g, &both, &dims);
+    check_values(&g, &[product, product.relu()], &dims);
     // Rows that are sums alone have no buffer for the product.
     assert_eq!(kernels(&plan(&g, &[by_number.sum()], &[], &dims)), ["MatMul", "Mul+Tanh+Sum"]);
     check_values(&g, &[by_number.sum()], &dims);
@@ -115,6 +116,60 @@ fn a_rows_result_is_there_for_its_row_and_a_columns_only_after_all() {
     let by_columns = y - y.mean_axes(&[0], true);
     assert_eq!(kernels(&plan(&g, &[by_columns], &[], &dims)), ["Mul+Mean", "Sub"]);
     check_values(&g, &[by_rows, by_columns], &dims);
+}
+
+#[test]
+fn sums_of_rows_that_are_spread_along_columns_come_first() {
+    // As many rows as columns, so that sums without their axis fit the wrong one.
+    let dims: [&[usize]; 2] = [&[80, 80], &[20, 20, 20]];
+    let g = Graph::new();
+    let x = inputs(&g, &dims);
+    let y = x[0] * 3.0;
+    let by_rows = y - y.sum_axes(&[1], false);
+    let z = x[1] * 3.0;
+    let (of_two, of_one) = (z - z.sum_axes(&[1, 2], false), z - z.sum_axes(&[2], false));
+    let kept = z.sum_axes(&[0], true) + z.sum_axes(&[2], true) * z;
+    check_values(&g, &[by_rows, of_two, of_one, kept], &dims);
+}
+
+#[test]
+fn reductions_of_reductions_that_keep_all_sizes_are_whole() {
+    let dims: [&[usize]; 2] = [&[1, 5000], &[5000, 1]];
+    let g = Graph::new();
+    let x = inputs(&g, &dims);
+    let of_one_row = (x[0] * 3.0).sum_axes(&[0], true);
+    let of_one_column = (x[1] * 3.0).sum_axes(&[1], true);
+    let fetches = [
+        of_one_row.min_axes(&[1], true),
+        of_one_row.max_axes(&[0], true) * 2.0,
+        of_one_column.min_axes(&[0], false),
+        of_one_column.max_axes(&[1], true) - of_one_column.sum(),
+        x[1].square().sum_axes(&[], true).sum_axes(&[0], true),
+    ];
+    check_values(&g, &fetches, &dims);
+    fetches.into_iter().for_each(|fetch| check_values(&g, &[fetch], &dims));
+}
+
+#[test]
+fn what_is_asked_for_as_an_op_is_computed_though_nobody_reads_it() {
+    let dims: [&[usize]; 2] = [&[301, 33], &[33, 64]];
+    let g = Graph::new();
+    let x = inputs(&g, &dims);
+    let (product, other) = (x[0].matmul(x[1]), x[0].exp());
+    let targets = [other.sum(), other.max_axes(&[0], true), product.relu(), product.relu().mean()];
+    let sum = other.min_axes(&[0], false);
+    for fetches in [vec![], vec![sum], vec![sum, product]] {
+        for some in [&targets[..1], &targets[..2], &targets[2..], &targets[..]] {
+            let ops: Vec<Operation<'_>> = some.iter().map(|t| t.op()).collect();
+            let run = |fusion: bool| {
+                let options = SessionOptions { fusion, ..SessionOptions::on(Machine::host()) };
+                let arrays = dims.map(|d| Array::new(d, &vec![0.25f32; d.iter().product()]).unwrap());
+                let feeds: Vec<(Tensor<'_>, &Array)> = x.iter().copied().zip(&arrays).collect();
+                Session::new(&g, options).unwrap().run(&feeds, &fetches, &ops).unwrap()
+            };
+            assert_eq!(run(true), run(false), "{fetches:?} with {some:?}");
+        }
+    }
 }
 
 #[test]

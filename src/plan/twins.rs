@@ -30,6 +30,8 @@ type Contents = (DeviceId, DType, Dims, Box<[u8]>);
 pub(super) struct Twins {
     nodes: HashMap<Key, SmallVec<[StepNodeId; 1]>>,
     constants: HashMap<Contents, ValueId>,
+    /// By value that is another's bytes under another name: which, and from which byte of them.
+    passed_on: HashMap<ValueId, (ValueId, usize)>,
     changes: Vec<String>,
 }
 
@@ -70,13 +72,22 @@ impl Twins {
     fn bytes(&mut self, step: &Partitioned, value: ValueId) -> Bytes {
         let desc = &step.value(value).desc;
         let (mut at, mut offset) = (value, 0);
-        while let Some((of, from)) = step.passed_on(at) {
+        // The other names of these bytes, and how far into what was asked for they start.
+        let mut names: SmallVec<[(ValueId, usize); 4]> = SmallVec::new();
+        loop {
+            if let Some((of, from)) = self.passed_on.get(&at) {
+                (at, offset) = (*of, offset + from);
+                break;
+            }
+            let Some((of, from)) = step.passed_on(at) else { break };
             let changes = matches!(step.value(at).origin, Origin::Computed(by) if !step.node(by).written().is_empty());
             if changes || matches!(step.value(of).origin, Origin::Variable(_)) {
                 break;
             }
+            names.push((at, offset));
             (at, offset) = (of, offset + from);
         }
+        self.passed_on.extend(names.into_iter().map(|(name, skipped)| (name, (at, offset - skipped))));
         if let Some(array) = step.value(at).known().filter(|array| array.bytes().len() <= COMPARED_BYTES) {
             let contents = (step.value(at).device, array.dtype(), array.dims().into(), array.bytes().into());
             at = *self.constants.entry(contents).or_insert(at);

@@ -4,7 +4,7 @@
 //! The gradient is then neither stored nor read again. Host and simulated GPUs alone, as `tiling.rs`, before which this
 //! runs. Absent: gradients of rows, and those whose ops read a variable that the same node updates.
 
-use super::fuse::is_fetched;
+use super::fuse::fetched;
 use super::fusion::{Fusion, Part, Streamed, Tiled};
 use super::order::successors;
 use super::step::{Partitioned, StepNodeId, StepNodeKind, ValueId};
@@ -18,20 +18,21 @@ use std::sync::Arc;
 
 /// Lets every update of an ordered step compute the gradients that it can.
 pub(super) fn stream(step: &mut Partitioned, changes: &mut Vec<String>) {
-    let after = successors(step, &[]);
+    let (after, fetched) = (successors(step, &[]), fetched(step));
     let mut removed = vec![false; step.nodes.len()];
     for id in (0..step.nodes.len() as u32).map(StepNodeId) {
-        stream_into(step, id, &after, &mut removed, changes);
+        stream_into(step, id, (&after, &fetched), &mut removed, changes);
     }
     if removed.contains(&true) {
         compact(step, &removed);
     }
 }
 
+/// `known` is what comes after each node, and which ones are fetched.
 fn stream_into(
     step: &mut Partitioned,
     id: StepNodeId,
-    after: &[Vec<StepNodeId>],
+    known: (&[Vec<StepNodeId>], &[bool]),
     removed: &mut [bool],
     changes: &mut Vec<String>,
 ) {
@@ -47,7 +48,7 @@ fn stream_into(
     let mut controls = node.controls.clone();
     let mut streams = Vec::new();
     for place in places {
-        let Some(chain) = chain(step, id, place, after, &written) else { continue };
+        let Some(chain) = chain(step, id, place, known, &written) else { continue };
         for member in &chain.members {
             removed[member.index()] = true;
             controls.extend(step.node(*member).controls.iter().copied());
@@ -78,7 +79,7 @@ fn chain(
     step: &Partitioned,
     update: StepNodeId,
     place: usize,
-    after: &[Vec<StepNodeId>],
+    (after, fetched): (&[Vec<StepNodeId>], &[bool]),
     written: &BTreeSet<NodeId>,
 ) -> Option<Chain> {
     let node = step.node(update);
@@ -99,7 +100,7 @@ fn chain(
             && step.value(value).desc.dims == desc.dims
             && maker.inputs.iter().all(fits)
             && after[by.index()].iter().all(leads_in)
-            && !is_fetched(step, by);
+            && !fetched[by.index()];
         if joins {
             members.insert(by);
             pending.extend(maker.inputs.iter().copied());

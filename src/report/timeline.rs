@@ -84,10 +84,11 @@ impl<'a> Trace<'a> {
         let mut done = vec![0; step.nodes.len()];
         for (i, node) in step.nodes.iter().enumerate() {
             let id = StepNodeId(i as u32);
-            let producers = node.inputs.iter().filter_map(|v| match step.value(step.base(*v).0).origin {
-                Origin::Computed(producer) => Some(producer),
-                _ => None,
-            });
+            let producers =
+                node.inputs.iter().filter_map(|v| match step.value(schedule.memory.roots.get(*v).0).origin {
+                    Origin::Computed(producer) => Some(producer),
+                    _ => None,
+                });
             let needed = producers.chain(node.controls.iter().copied()).map(|p| done[p.index()]).max().unwrap_or(0);
             if node.silent {
                 done[i] = needed;

@@ -347,7 +347,7 @@ impl PartWriter<'_> {
     /// A copy of fed bytes, which goes before all segments.
     fn upload(&self, id: StepNodeId, node: &StepNode) -> Option<Upload> {
         node.copy()?;
-        let (base, offset) = self.schedule.step.base(node.inputs[0]);
+        let (base, offset) = self.schedule.memory.roots.get(node.inputs[0]);
         let Origin::Fed(feed) = self.schedule.step.value(base).origin else { return None };
         let bytes = self.schedule.step.value(node.outputs[0]).desc.bytes();
         let to = (self.address(node.outputs[0]), bytes);
@@ -366,7 +366,7 @@ impl PartWriter<'_> {
     /// What a copy from the host takes, where that is known when planned.
     fn known_bytes(&self, node: &StepNode) -> Option<&[u8]> {
         let copy = node.copy().filter(|c| c.from.is_host())?;
-        let (base, offset) = self.schedule.step.base(node.inputs[0]);
+        let (base, offset) = self.schedule.memory.roots.get(node.inputs[0]);
         let array = self.schedule.step.value(base).known()?;
         Some(&array.bytes()[offset..offset + copy.bytes])
     }

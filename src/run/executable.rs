@@ -305,7 +305,7 @@ impl Layout {
 
     /// Where a value starts. Fed values start at null until they are fed.
     pub fn start(&self, schedule: &Schedule, value: ValueId) -> *mut u8 {
-        let (base, offset) = schedule.step.base(value);
+        let (base, offset) = schedule.memory.roots.get(value);
         self.starts[base.index()].wrapping_add(offset)
     }
 
@@ -407,7 +407,7 @@ impl<'a> ProgramWriter<'a> {
     fn add_views(&mut self, values: &[ValueId]) -> std::ops::Range<u32> {
         let start = self.views.len() as u32;
         for &value in values {
-            let (base, offset) = self.schedule.step.base(value);
+            let (base, offset) = self.schedule.memory.roots.get(value);
             if let Origin::Fed(feed) = self.schedule.step.value(base).origin {
                 self.feeds.push((self.views.len() as u32, feed, offset));
             }

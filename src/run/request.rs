@@ -115,9 +115,7 @@ impl Session<'_> {
             fetches: fetches.iter().map(|t| t.id()).collect(),
             targets: targets.iter().map(|o| o.id()).collect(),
             feed_places: feeds.iter().filter_map(|(t, _)| step.signature.feed(t.id())).collect(),
-            fetch_places: (fetches.iter())
-                .filter_map(|t| step.signature.fetches.iter().position(|f| *f == t.id()))
-                .collect(),
+            fetch_places: (fetches.iter()).filter_map(|t| step.signature.fetches.binary_search(&t.id()).ok()).collect(),
             executable,
             times,
         });

@@ -1,4 +1,5 @@
-//! Times of building and planning the article's network by number of towers; `turret bench --plan` has each stage.
+//! Times of building and planning the article's network by number of towers, and of planning long chains, which is to take
+//! time in proportion to their length; `turret bench --plan` has each stage.
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use turret::base::DType;
@@ -55,5 +56,38 @@ fn planning(c: &mut Criterion) {
     }
 }
 
-criterion_group!(plans, building, planning);
+/// A chain of so many nodes of a kind.
+type Chain = for<'g> fn(&'g Graph, Tensor<'g>, usize) -> Tensor<'g>;
+
+const CHAINS: [(&str, Chain); 3] = [
+    ("identities", |_, x, n| (0..n).fold(x, |y, _| y.identity("i"))),
+    ("sums", |_, x, n| (0..n).fold(x, |y, _| y + x)),
+    ("gates", |g, x, n| {
+        let change = g.get_variable("v", [2, 2], Init::Zeros).assign_add(x).op();
+        let both = (0..n / 2).fold((change, x), |(gate, y), _| {
+            let gate = g.control_dependencies([gate], || g.no_op("gate"));
+            (gate, g.control_dependencies([gate], || y.tanh()))
+        });
+        both.1
+    }),
+];
+
+fn chains(c: &mut Criterion) {
+    let mut group = c.benchmark_group("chains");
+    group.sample_size(10);
+    for (name, chain) in CHAINS {
+        for nodes in [1250, 2500, 5000] {
+            let g = Graph::new();
+            let x = g.placeholder(DType::F32, [2, 2], "x");
+            let end = chain(&g, x, nodes);
+            let session = Session::new(&g, SessionOptions::on(Machine::host())).expect("the graph is right");
+            group.throughput(Throughput::Elements(nodes as u64));
+            group.bench_function(BenchmarkId::new(name, nodes), |b| {
+                b.iter(|| session.schedule(&[(x, &[2, 2][..])], &[end], &[]).expect("it can be planned"));
+            });
+        }
+    }
+}
+
+criterion_group!(plans, building, planning, chains);
 criterion_main!(plans);

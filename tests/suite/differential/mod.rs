@@ -3,4 +3,7 @@
 
 mod graphs;
 mod random;
+mod step_ops;
+mod steps;
+mod training;
 mod variables;
