@@ -30,5 +30,7 @@ pub use queue::{Job, Queue};
 pub use scratch::Scratch;
 pub use shared::Shared;
 pub use team::Team;
-pub use tiles::{Buffers, Partial, Place, RowFunction, RowKernel, TILE, TilePart, TileStream, TileView, TiledKernel};
+pub use tiles::{
+    Buffers, Cut, Partial, Place, Product, RowFunction, RowKernel, TILE, TilePart, TileStream, TileView, TiledKernel,
+};
 pub use waiter::Waiter;

@@ -6,8 +6,9 @@
 use super::elementwise::{Dispatch, Shared, Wide};
 use super::number::Number;
 use super::small_product;
-use crate::device::{CpuKernel, Launch, RowKernel};
+use crate::device::{CpuKernel, Cut, Launch, RowFunction, RowKernel};
 use pulp::NullaryFnOnce;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Multiplications and additions that are worth a block of their own.
@@ -106,25 +107,36 @@ pub(super) fn floats<T: Number>(sizes: Sizes) -> CpuKernel {
 
 /// The kernel of `float` types by rows, where cutting the rows alone is as good as any way.
 pub(super) fn rows<T: Number>(sizes: Sizes) -> Option<RowKernel> {
-    let Sizes { m, k, n, a, b } = sizes;
+    let Sizes { m, k, n, .. } = sizes;
     let (block_rows, columns) = sizes.block();
     if m < 2 || n < 2 || k == 0 || columns < n {
         return None;
     }
-    let small = small_product::fits(m, k, n);
-    let run = move |l: &Launch<'_>, rows: Range<usize>| {
+    let function = Rows::<T> { sizes, small: small_product::fits(m, k, n), of: PhantomData };
+    Some(RowKernel { cut: Cut::even(m, block_rows), anywhere: true, prepared: 0, function: Box::new(function) })
+}
+
+/// Computes some rows of a product.
+struct Rows<T> {
+    sizes: Sizes,
+    small: bool,
+    of: PhantomData<T>,
+}
+
+impl<T: Number> RowFunction for Rows<T> {
+    fn run(&self, l: &Launch<'_>, _prepared: &[f32], rows: Range<usize>) {
+        let Sizes { k, n, a, b, .. } = self.sizes;
         let (x, y, o) = (l.input_ptr::<T>(0).0, l.input_ptr::<T>(1).0, l.output_ptr::<T>(0).0);
         // SAFETY: the buffers hold matrices of these sizes, and these are rows of the output that are nobody else's.
         unsafe {
             let (x, o) = (x.add(rows.start * a.0), o.add(rows.start * n));
             match k {
                 1 => Wide::run(Outer { x, step: a.0, y, o, rows: rows.len(), n }),
-                _ if small => small_product::product((k, n), (x, a), (y, b), o, rows.len()),
+                _ if self.small => small_product::product((k, n), (x, a), (y, b), o, rows.len()),
                 _ => product((rows.len(), k, n), (x, a), (y, b), (o, n)),
             }
         }
-    };
-    Some(RowKernel { rows: m, block_rows, run: Box::new(run) })
+    }
 }
 
 /// `o[i, j] = x[i] * y[j]` for some rows.

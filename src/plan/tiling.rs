@@ -1,8 +1,8 @@
 //! Tiling: on the host and on simulated GPUs, a product by rows, element-wise ops and reductions become one node, which
 //! runs on small tiles while they are in the first caches.
 //!
-//! Where products take several passes over memory for a bias, a ReLU, its gradient and a bias's gradient, tiles take
-//! none. Absent: CUDA (`fuse.rs`), and machines with CUDA GPUs, whose host takes turns with them. Invariant: every element
+//! Where products of matrices and convolutions take several passes over memory for a bias, a ReLU, its gradient and a bias's
+//! gradient, tiles take none. Absent: CUDA (`fuse.rs`), and machines with CUDA GPUs, whose host takes turns with them. Invariant: every element
 //! is computed by the same kernels as before; a reduction's result may be rounded differently, since its tiles are reduced
 //! first, but depends on sizes alone. Nothing becomes one node that would have to wait for itself.
 
@@ -84,7 +84,7 @@ enum Kind {
     Map,
     /// It reduces its input 0 over the marked axes.
     Reduce(SmallVec<[bool; 8]>),
-    /// It is a product by rows; this is how many there are.
+    /// It is a product by rows; this is how many there are. Its leading axes count them, or runs of them.
     Product(usize),
 }
 
@@ -282,7 +282,7 @@ impl Pass {
                 Some(Kind::Reduce(reduced)) => {
                     reduced[..axes].iter().all(|r| *r == reduced[0]) && is_there(step.node(*id).inputs[0], false)
                 }
-                Some(Kind::Product(rows)) => dims[..axes].iter().product::<usize>() == *rows && axes < dims.len(),
+                Some(Kind::Product(rows)) => axes < dims.len() && rows.is_multiple_of(dims[..axes].iter().product()),
                 None => false,
             })
         };
@@ -430,7 +430,7 @@ fn kind(step: &Partitioned, node: &StepNode) -> Option<Kind> {
             return Some(Kind::Map);
         }
         let reduction = reduction(op, c).filter(|_| c.inputs[0].dtype == c.outputs[0].dtype);
-        reduction.map(|r| Kind::Reduce(r.axes)).or_else(|| op.row_kernel(c).map(|k| Kind::Product(k.rows)))
+        reduction.map(|r| Kind::Reduce(r.axes)).or_else(|| op.row_kernel(c).map(|k| Kind::Product(k.cut.rows)))
     })
 }
 

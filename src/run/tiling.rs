@@ -3,7 +3,7 @@
 //! Absent: what is fused (`plan/tiling.rs`), and how tiles run (`device/tiles.rs`).
 
 use crate::device::cuda::Operand;
-use crate::device::{CpuKernel, Partial, Place, TILE, TilePart, TileStream, TileView, TiledKernel};
+use crate::device::{CpuKernel, Cut, Partial, Place, Product, TILE, TilePart, TileStream, TileView, TiledKernel};
 use crate::graph::{KernelContext, Reduction, TensorDesc};
 use crate::plan::{Part, Tiled, tile_desc};
 use smallvec::SmallVec;
@@ -18,9 +18,10 @@ const BLOCK: usize = 1 << 15;
 pub(super) fn tiled_kernel(tiled: &Tiled) -> Result<CpuKernel, String> {
     let rows: usize = tiled.dims[..tiled.row_axes].iter().product();
     let columns: usize = tiled.dims[tiled.row_axes..].iter().product();
-    let tile_rows = (TILE / columns.max(1)).clamp(1, rows.max(1));
+    let mut tile_rows = (TILE / columns.max(1)).clamp(1, rows.max(1));
+    let mut cut = Cut::even(rows, BLOCK / columns.max(1));
+    let mut anywhere = true;
     let mut product = None;
-    let mut block_rows = BLOCK / columns.max(1);
     if let Some(output) = tiled.product_in {
         let part = &tiled.parts[0];
         let kernel = part.with_kernel_context(|c| part.op.row_kernel(c)).ok_or("it has no kernel by rows")?;
@@ -28,25 +29,24 @@ pub(super) fn tiled_kernel(tiled: &Tiled) -> Result<CpuKernel, String> {
             Operand::Input(i) => Ok(*i),
             Operand::Step(_) => Err("a product comes first"),
         });
-        block_rows = kernel.block_rows;
-        product = Some((kernel, inputs.collect::<Result<_, _>>()?, output));
+        // A row may be a whole image, where the product's are its pixels.
+        let of_row = kernel.cut.rows / rows.max(1);
+        (cut, anywhere) = (kernel.cut.coarser(of_row), kernel.anywhere);
+        product = Some(Product { kernel, rows: of_row, inputs: inputs.collect::<Result<_, _>>()?, output });
+    }
+    if anywhere {
+        cut.block = cut.block.next_multiple_of(tile_rows);
+    } else {
+        // As even as can be.
+        tile_rows = cut.block.div_ceil(cut.block.div_ceil(tile_rows));
     }
     let reductions = tiled.parts.iter().map(Part::reduction).collect();
-    let layout = Layout { tiled, reductions, rows, columns, tile_rows };
+    let layout = Layout { tiled, reductions, cut, columns, tile_rows };
     let places = layout.places();
     let first = usize::from(product.is_some());
     let parts = (first..tiled.parts.len()).map(|i| layout.part(i, &places)).collect::<Result<Vec<_>, _>>()?;
     let partials = (0..tiled.parts.len()).filter_map(|i| layout.partial(i)).collect::<Result<Vec<_>, _>>()?;
-    Ok(TiledKernel {
-        rows,
-        tile_rows,
-        block_rows: block_rows.max(1).next_multiple_of(tile_rows),
-        product,
-        parts,
-        partials,
-        scratch_bytes: places.scratch_bytes,
-    }
-    .kernel())
+    Ok(TiledKernel { cut, tile_rows, product, parts, partials, scratch_bytes: places.scratch_bytes }.kernel())
 }
 
 /// What computes an input of an update by tiles.
@@ -55,20 +55,14 @@ pub(super) fn tiled_kernel(tiled: &Tiled) -> Result<CpuKernel, String> {
 /// As [`tiled_kernel`].
 pub(super) fn tile_stream(tiled: &Tiled) -> Result<TileStream, String> {
     let rows: usize = tiled.dims.iter().product();
-    let layout = Layout {
-        tiled,
-        reductions: tiled.parts.iter().map(|_| None).collect(),
-        rows,
-        columns: 1,
-        tile_rows: TILE.min(rows),
-    };
+    let (tile_rows, reductions) = (TILE.min(rows), tiled.parts.iter().map(|_| None).collect());
+    let layout = Layout { tiled, reductions, cut: Cut::even(rows, tile_rows), columns: 1, tile_rows };
     let places = layout.places();
     let parts = (0..tiled.parts.len()).map(|i| layout.part(i, &places)).collect::<Result<Vec<_>, _>>()?;
     let result = parts.last().ok_or("it has no ops")?.to;
     let kernel = TiledKernel {
-        rows,
-        tile_rows: layout.tile_rows,
-        block_rows: layout.tile_rows,
+        cut: layout.cut,
+        tile_rows,
         product: None,
         parts,
         partials: Vec::new(),
@@ -82,7 +76,7 @@ struct Layout<'a> {
     tiled: &'a Tiled,
     /// By part.
     reductions: Vec<Option<Reduction>>,
-    rows: usize,
+    cut: Cut,
     columns: usize,
     tile_rows: usize,
 }
@@ -174,8 +168,8 @@ impl Layout<'_> {
 
     fn part(&self, i: usize, places: &Places) -> Result<TilePart, String> {
         let part = &self.tiled.parts[i];
-        let rest = self.rows % self.tile_rows;
-        let last = if rest > 0 { Some(self.kernel(i, rest)?) } else { None };
+        let sizes = self.cut.sizes_of_tiles(self.tile_rows);
+        let tiles = sizes.into_iter().map(|rows| Ok((rows, self.kernel(i, rows)?))).collect::<Result<_, String>>()?;
         let operands = part.operands.iter().zip(&part.inputs).map(|(operand, desc)| match operand {
             Operand::Input(at) => {
                 let (tile, shared) = self.tile(desc, 1)?;
@@ -184,7 +178,7 @@ impl Layout<'_> {
             Operand::Step(of) => Ok(self.view(*of, places)),
         });
         let operands = operands.collect::<Result<_, String>>()?;
-        Ok(TilePart { tile: self.kernel(i, self.tile_rows)?, last, operands, to: self.view(i, places) })
+        Ok(TilePart { tiles, operands, to: self.view(i, places) })
     }
 
     fn tile(&self, desc: &TensorDesc, rows: usize) -> Result<(TensorDesc, bool), String> {
@@ -217,7 +211,7 @@ impl Layout<'_> {
         let (len, dtype) = (self.len(i), self.tiled.parts[i].output.dtype);
         let reduced = self.tiled.dims.iter().zip(&reduction.axes).filter(|(_, r)| **r);
         let count = reduced.map(|(d, _)| d).product();
-        let tiles = self.rows.div_ceil(self.tile_rows);
+        let tiles = self.cut.tiles(self.tile_rows);
         let merge = (reduction.merge)(dtype, &[tiles, len], &[true, false], count);
         Some(merge.map(|merge| Partial { output, len, dtype, merge }))
     }
