@@ -166,8 +166,8 @@ fn a_warm_step_of_convolutions_allocates_nothing() {
     // By Winograd, out of registers, and of single channels.
     let h = x.conv2d(weights("five", [5, 5, 16, 32]), same).bias_add(bias).relu();
     let h = h.max_pool(PoolOptions::new([3, 3], [2, 2], Padding::Same));
-    let h = h.conv2d(weights("three", [3, 3, 32, 12]), ConvOptions::new([2, 2], Padding::Same));
-    let h = h.depthwise_conv2d_native(weights("single", [3, 3, 12, 1]), same);
+    let h = h.conv2d(weights("three", [3, 3, 32, 12]), ConvOptions::new([2, 2], Padding::Same)).relu();
+    let h = h.depthwise_conv2d_native(weights("single", [3, 3, 12, 1]), same).relu();
     let optimizer = Optimizer::gradient_descent(0.01);
     let train = optimizer.minimize(h.square().mean(), ComputeOptions::default(), ApplyOptions::default());
     let machine = Machine::simulated(1).with_host_threads(2);

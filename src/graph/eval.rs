@@ -8,7 +8,7 @@ use super::node::TensorId;
 use super::op::{Fact, InferContext, KernelContext, OpRef, TensorDesc};
 use super::tensor::Tensor;
 use crate::base::{Array, DType};
-use crate::device::{Launch, Team, View};
+use crate::device::{CpuKernel, Launch, Team, View};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -20,6 +20,20 @@ pub(crate) const FOLDED_ELEMENTS: usize = 1024;
 /// # Errors
 /// What the shape rule or the kernel says, without the node's name.
 pub fn evaluate(op: OpRef, attrs: &Attrs, inputs: &[Arc<Array>], team: &Team) -> Result<Vec<Arc<Array>>, String> {
+    evaluate_by(op, attrs, inputs, team, &|c| op.cpu_kernel(c))
+}
+
+/// As [`evaluate`], by another kernel of the op.
+///
+/// # Errors
+/// As [`evaluate`].
+pub(crate) fn evaluate_by(
+    op: OpRef,
+    attrs: &Attrs,
+    inputs: &[Arc<Array>],
+    team: &Team,
+    make: &dyn Fn(&KernelContext<'_>) -> Result<CpuKernel, String>,
+) -> Result<Vec<Arc<Array>>, String> {
     if let Some(value) = op.constant(attrs) {
         return Ok(vec![value.clone()]);
     }
@@ -38,7 +52,7 @@ pub fn evaluate(op: OpRef, attrs: &Attrs, inputs: &[Arc<Array>], team: &Team) ->
     let input_descs = descs(&facts).ok_or("an input's shape is not known")?;
     let output_descs = descs(&outputs).ok_or("an output's shape is not known")?;
     let context = KernelContext { attrs, inputs: &input_descs, outputs: &output_descs, values: &values };
-    let kernel = op.cpu_kernel(&context)?;
+    let kernel = make(&context)?;
     let results: Vec<Array> = (output_descs.iter())
         .map(|d| Array::zeros(d.dtype, &d.dims).map(fresh).map_err(|e| e.to_string()))
         .collect::<Result<_, _>>()?;

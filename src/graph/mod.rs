@@ -31,6 +31,8 @@ pub use builder::NodeBuilder;
 pub use collections::{CollectionItem, keys};
 pub(crate) use eval::FOLDED_ELEMENTS;
 pub use eval::evaluate;
+#[cfg(test)]
+pub(crate) use eval::evaluate_by;
 pub use generator::{Generator, Seeds};
 pub use graph::{Graph, NewNode};
 pub(crate) use imported::Imported;

@@ -1,8 +1,8 @@
 //! `Conv2D` and `DepthwiseConv2dNative`, the gradients of their images and filters, and the methods that build them.
 //!
 //! Absent: sizes (`conv_geometry.rs`, `window.rs`), loops (`winograd_kernel.rs`, `winograd_filter_kernel.rs`,
-//! `conv_strips.rs`, `conv_strips_filter.rs`, `conv_kernel.rs`, `conv_filter_kernel.rs`, `depthwise_kernel.rs`,
-//! `depthwise_vectors.rs`), launches (`cuda_conv.rs`), the test cases (`conv_cases.rs`).
+//! `winograd_rows.rs`, `conv_strips.rs`, `conv_strips_filter.rs`, `conv_strips_rows.rs`, `conv_kernel.rs`,
+//! `conv_filter_kernel.rs`, `depthwise_kernel.rs`, `depthwise_vectors.rs`), launches (`cuda_conv.rs`), the test cases (`conv_cases.rs`).
 
 use super::conv_geometry::{Conv, Kind, Of, infer};
 use super::shape_facts::ShapeN;
@@ -10,12 +10,12 @@ use super::support::{dims_array, node, shape_of};
 use super::vectors::CHANNELS;
 use super::window::{DataFormat, Padding};
 use super::{
-    conv_cases, conv_filter_kernel, conv_kernel, conv_strips, conv_strips_filter, cuda_conv, depthwise_kernel,
-    depthwise_vectors, winograd_filter_kernel, winograd_kernel,
+    conv_cases, conv_filter_kernel, conv_kernel, conv_strips, conv_strips_filter, conv_strips_rows, cuda_conv,
+    depthwise_kernel, depthwise_vectors, winograd_filter_kernel, winograd_kernel, winograd_rows,
 };
 use crate::base::DType;
-use crate::device::CpuKernel;
 use crate::device::cuda::CudaKernel;
+use crate::device::{CpuKernel, RowKernel};
 use crate::graph::{
     Attr, Case, Cost, Fact, GradContext, InferContext, InputGradients, KernelContext, NodeBuilder, Op, Tensor, Traits,
 };
@@ -140,9 +140,7 @@ impl Op for ConvOp {
 
     fn cpu_kernel(&self, c: &KernelContext<'_>) -> Result<CpuKernel, String> {
         let conv = Conv::of(self.kind, self.of, c)?;
-        // A full filter of single channels is a depthwise one.
-        let alone = conv.depth() == 1 && conv.groups > 1;
-        let vectors = c.outputs[0].dtype == DType::F32 && conv.format == DataFormat::Nhwc;
+        let (alone, vectors) = (is_alone(&conv), has_vectors(&conv, c));
         if vectors && !alone {
             let kernel = match self.of {
                 Of::Output => winograd_kernel::forward(&conv).or_else(|| conv_strips::forward(&conv)),
@@ -154,7 +152,7 @@ impl Op for ConvOp {
                 return Ok(kernel);
             }
         }
-        if vectors && alone && conv.width() == 1 && conv.channels >= CHANNELS {
+        if vectors && alone && fills_vectors(&conv) {
             match self.of {
                 Of::Output => return Ok(depthwise_vectors::forward(&conv)),
                 Of::Image => return Ok(depthwise_vectors::backward(&conv)),
@@ -178,6 +176,19 @@ impl Op for ConvOp {
         })
     }
 
+    fn row_kernel(&self, c: &KernelContext<'_>) -> Option<RowKernel> {
+        let conv = Conv::of(self.kind, self.of, c).ok()?;
+        // As `cpu_kernel` chooses, so that the bits are the same.
+        match (self.of, is_alone(&conv)) {
+            _ if !has_vectors(&conv, c) => None,
+            (Of::Output, false) => winograd_rows::forward(&conv).or_else(|| conv_strips_rows::forward(&conv)),
+            (Of::Image, false) => winograd_rows::backward(&conv).or_else(|| conv_strips_rows::backward(&conv)),
+            (Of::Output, true) => fills_vectors(&conv).then(|| depthwise_vectors::forward_rows(&conv)),
+            (Of::Image, true) => fills_vectors(&conv).then(|| depthwise_vectors::backward_rows(&conv)),
+            (Of::Filter, _) => None,
+        }
+    }
+
     fn cuda_kernel(&self, c: &KernelContext<'_>) -> Result<CudaKernel, String> {
         cuda_conv::kernel(&Conv::of(self.kind, self.of, c)?, self.of, c.outputs[0].dtype)
     }
@@ -189,6 +200,21 @@ impl Op for ConvOp {
     fn cases(&self) -> Vec<Case> {
         conv_cases::cases(self.kind, self.of)
     }
+}
+
+/// A full filter of single channels is a depthwise one.
+fn is_alone(conv: &Conv) -> bool {
+    conv.depth() == 1 && conv.groups > 1
+}
+
+/// True if channels lie together, for the kernels in vectors of `float32`.
+fn has_vectors(conv: &Conv, c: &KernelContext<'_>) -> bool {
+    c.outputs[0].dtype == DType::F32 && conv.format == DataFormat::Nhwc
+}
+
+/// True if filters of single channels are one for each, and fill vectors.
+fn fills_vectors(conv: &Conv) -> bool {
+    conv.width() == 1 && conv.channels >= CHANNELS
 }
 
 /// How a convolution's window moves. Pairs are of height and width; the default moves by one, without padding.

@@ -215,6 +215,12 @@ impl Axis {
         until(-start)..until(self.source as isize - start)
     }
 
+    /// The results that lie at these places.
+    pub fn results(&self, places: &std::ops::Range<usize>) -> std::ops::Range<usize> {
+        let before = |place: usize| place.saturating_sub(self.first).div_ceil(self.stride).min(self.count);
+        before(places.start)..before(places.end)
+    }
+
     /// True if the results are the sources, one by one.
     pub fn is_plain(&self) -> bool {
         (self.stride, self.step, self.taps, self.origin, self.count) == (1, 1, 1, 0, self.source)

@@ -2,7 +2,8 @@
 //! image and the filter as it lies there. There is no patch matrix, and windows lose what is above or below the image. Left
 //! and right of it padding is multiplied like pixels, so that an infinite element of the filter gives NaN there.
 //!
-//! Invariant: a result's summands come in the order of the filter's rows, whatever the parts.
+//! Invariant: a result's summands come in the order of the filter's rows, whatever the parts. Absent: blocks that are lines
+//! of images (`conv_strips_rows.rs`).
 
 use super::conv_geometry::Conv;
 use super::conv_kernel::{Sweep, parts};
@@ -18,15 +19,15 @@ use std::sync::Mutex;
 const DEPTH: usize = 2048;
 
 /// A sweep cut into parts: bands of results of an image, and where there are few of these, columns.
-struct Bands {
-    sweep: Sweep,
+pub(super) struct Bands {
+    pub sweep: Sweep,
     lines: Lines,
     /// Rows of results of a band, and bands of an image.
-    rows: usize,
+    pub rows: usize,
     down: usize,
     /// Columns of a part, and parts of them.
     columns: usize,
-    across: usize,
+    pub across: usize,
     /// The filter's first element, and its steps to the next group and the next row.
     filter: usize,
     group: usize,
@@ -60,13 +61,31 @@ impl Bands {
         let (column, part) = (part % self.across * self.columns, part / self.across);
         let (image, first) = (part / self.down, part % self.down * self.rows);
         let rows = first..sweep.axes[0].count.min(first + self.rows);
-        let columns = self.columns.min(sweep.width - column);
+        let columns = column..sweep.width.min(column + self.columns);
         // SAFETY: images, groups, rows and columns are within the tensors.
+        unsafe { self.place([image, group], rows, columns, [source, filter], target, scratch) }
+    }
+
+    /// Computes some columns of a band, which has `rows` at most, of an image and a group, from source and filter.
+    ///
+    /// # Safety
+    /// As [`Bands::run`]; the image, group, rows and columns are the sweep's.
+    pub unsafe fn place(
+        &self,
+        [image, group]: [usize; 2],
+        rows: Range<usize>,
+        columns: Range<usize>,
+        [source, filter]: [*const f32; 2],
+        target: *mut f32,
+        scratch: &mut [f32],
+    ) {
+        let sweep = &self.sweep;
+        // SAFETY: by the contract.
         unsafe {
             let source = source.add(image * sweep.source.batch + group * sweep.depth);
-            let target = target.add(image * sweep.target.batch + group * sweep.width + column);
-            let filter = filter.add(self.filter + group * self.group + column);
-            self.band(rows, columns, source, filter, target, scratch);
+            let target = target.add(image * sweep.target.batch + group * sweep.width + columns.start);
+            let filter = filter.add(self.filter + group * self.group + columns.start);
+            self.band(rows, columns.len(), source, filter, target, scratch);
         }
     }
 
@@ -149,14 +168,31 @@ fn run(team: &Team, all: &[Bands], scratch: &Scratch<f32>, source: &[f32], filte
     });
 }
 
-fn scratch_for(all: &[Bands]) -> Scratch<f32> {
+pub(super) fn scratch_for(all: &[Bands]) -> Scratch<f32> {
     Scratch::new(all.iter().map(|b| b.lines.scratch(b.rows)).max().unwrap_or(0))
+}
+
+/// The forward convolution in bands, where lines are dense.
+pub(super) fn forward_bands(conv: &Conv) -> Option<[Bands; 1]> {
+    let sweep = Sweep::forward(conv);
+    Some([Bands::new(sweep, (0, sweep.width, conv.filters))?])
+}
+
+/// The backward sweeps in bands, of the filter turned, where all lines are dense.
+pub(super) fn backward_bands(sweeps: &[Sweep]) -> Option<Vec<Bands>> {
+    let mut first = 0;
+    let bands = |&sweep: &Sweep| {
+        let group = sweep.taps() * sweep.depth * sweep.width;
+        let filter = first;
+        first += group * sweep.groups;
+        Bands::new(sweep, (filter, group, sweep.width))
+    };
+    sweeps.iter().map(bands).collect()
 }
 
 /// The kernel of the output, of image and filter, where lines are dense.
 pub(super) fn forward(conv: &Conv) -> Option<CpuKernel> {
-    let sweep = Sweep::forward(conv);
-    let all = [Bands::new(sweep, (0, sweep.width, conv.filters))?];
+    let all = forward_bands(conv)?;
     let scratch = scratch_for(&all);
     Some(Box::new(move |l| {
         run(l.team(), &all, &scratch, l.input(0), l.input(1), l.output(0));
@@ -168,13 +204,7 @@ pub(super) fn forward(conv: &Conv) -> Option<CpuKernel> {
 /// dense.
 pub(super) fn backward(conv: &Conv) -> Option<CpuKernel> {
     let sweeps = Sweep::backward(conv);
-    let mut first = 0;
-    let mut all = Vec::new();
-    for &sweep in &sweeps {
-        let group = sweep.taps() * sweep.depth * sweep.width;
-        all.push(Bands::new(sweep, (first, group, sweep.width))?);
-        first += group * sweep.groups;
-    }
+    let all = backward_bands(&sweeps)?;
     let covers = Sweep::cover(&sweeps, conv);
     let scratch = scratch_for(&all);
     let turned = Mutex::new(vec![0.0f32; turned_len(&sweeps)]);

@@ -5,11 +5,15 @@
 
 use super::conv_geometry::Conv;
 use super::conv_kernel::Sweep;
+use super::conv_rows::{cut, lines};
 use super::elementwise::{GRAIN, Shared, fill};
 use super::vectors::{Channels, Lanes, all_channels};
-use crate::device::CpuKernel;
+use crate::device::{CpuKernel, Launch, RowFunction, RowKernel};
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
+
+/// Bands of lines that what is computed by lines is cut into at least.
+const BANDS: usize = 16;
 
 /// The kernel of the output, of image and filter.
 pub(super) fn forward(conv: &Conv) -> CpuKernel {
@@ -43,6 +47,55 @@ fn sweeps(conv: &Conv, all: Vec<Sweep>, covers: bool, (source, filter): (usize, 
         }
         Ok(())
     })
+}
+
+/// The forward or the backward convolution by lines of images, which what follows is fused into.
+struct Rows {
+    conv: Conv,
+    all: Vec<Sweep>,
+    covers: bool,
+    /// The inputs that are the source and the filter.
+    inputs: (usize, usize),
+    /// Height and width of the results.
+    size: [usize; 2],
+}
+
+impl RowFunction for Rows {
+    fn run(&self, l: &Launch<'_>, _prepared: &[f32], rows: Range<usize>) {
+        let Rows { conv, all, covers, inputs, size } = self;
+        let [source, filter] = [inputs.0, inputs.1].map(|i| l.input_ptr::<f32>(i).0);
+        let target = l.output_ptr::<f32>(0).0;
+        if !covers {
+            // SAFETY: these rows are the output's, and nobody else's.
+            unsafe { target.add(rows.start * conv.channels).write_bytes(0, rows.len() * conv.channels) }
+        }
+        for (image, lines) in lines(rows, *size) {
+            for sweep in all {
+                let (down, first) = (sweep.axes[0], image * sweep.axes[0].count);
+                let of_sweep = down.results(&lines);
+                let rows = first + of_sweep.start..first + of_sweep.end;
+                pulp::Arch::new().dispatch(Pixels { sweep, conv, source, filter, target, rows });
+            }
+        }
+    }
+}
+
+/// The kernel by rows.
+fn rows(conv: &Conv, all: Vec<Sweep>, covers: bool, inputs: (usize, usize), size: [usize; 2]) -> RowKernel {
+    let cut = cut(conv.batch, size, conv.channels, size[0].div_ceil(BANDS.div_ceil(conv.batch.max(1))));
+    RowKernel { cut, anywhere: false, prepared: 0, function: Box::new(Rows { conv: *conv, all, covers, inputs, size }) }
+}
+
+/// The kernel of the output by rows.
+pub(super) fn forward_rows(conv: &Conv) -> RowKernel {
+    rows(conv, vec![Sweep::forward(conv)], true, (0, 1), conv.out)
+}
+
+/// The kernel of the image's gradient by rows.
+pub(super) fn backward_rows(conv: &Conv) -> RowKernel {
+    let all = Sweep::backward(conv);
+    let covers = Sweep::cover(&all, conv);
+    rows(conv, all, covers, (2, 1), conv.image)
 }
 
 /// Rows of results of all images.

@@ -2,6 +2,7 @@
 //! that take more than one node.
 
 use super::conv_geometry::{Conv, Kind};
+use super::rows_tests::check_rows;
 use super::*;
 use crate::base::{Array, DType, Shape};
 use crate::device::Team;
@@ -164,6 +165,7 @@ fn check_parts(op: &str, attrs: &Attrs, inputs: &[Array]) {
     };
     let (one, three) = (run(inputs, 1), run(inputs, 3));
     assert!(one == three, "{}: other bits on three threads", op.name());
+    check_rows(op, attrs, inputs);
     let wide = |a: &Array| if a.dtype() == DType::F32 { a.cast(DType::F64).expect("a cast") } else { a.clone() };
     let exact = run(&inputs.iter().map(wide).collect::<Vec<_>>(), 1);
     for (got, want) in one.iter().zip(&exact) {

@@ -39,8 +39,10 @@ mod conv_filter_kernel;
 mod conv_geometry;
 mod conv_kernel;
 mod conv_lines;
+mod conv_rows;
 mod conv_strips;
 mod conv_strips_filter;
+mod conv_strips_rows;
 mod conv_turn;
 mod copy;
 mod cuda_apply;
@@ -96,6 +98,8 @@ mod reduce_grad;
 mod reduce_kernel;
 mod resize;
 mod resize_kernel;
+#[cfg(test)]
+mod rows_tests;
 mod select;
 mod sequence;
 mod shape_facts;
@@ -125,6 +129,7 @@ mod window;
 mod winograd;
 mod winograd_filter_kernel;
 mod winograd_kernel;
+mod winograd_rows;
 
 use crate::graph::OpRef;
 

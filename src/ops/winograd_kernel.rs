@@ -1,8 +1,9 @@
 //! Winograd's convolutions on the host: blocks of tiles of `float32` images with channels last are transformed into
 //! scratch memory that fits a cache, multiplied, and transformed into results.
 //!
-//! Invariant: blocks of tiles are cut by the sizes alone, so that results are bit-equal for any number of threads.
-//! Absent: the filter's gradient (`winograd_filter_kernel.rs`).
+//! Invariant: a tile's results depend on nothing but its sources, so that they are bit-equal for any number of threads and
+//! however tiles are cut into blocks.
+//! Absent: the filter's gradient (`winograd_filter_kernel.rs`), and blocks that are lines of images (`winograd_rows.rs`).
 
 use super::conv_geometry::{Axis, Conv};
 use super::conv_kernel::Sweep;
@@ -27,14 +28,15 @@ const CHANNELS: usize = 16;
 /// Images of the sizes of a sweep's results, cut into tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Tiles {
-    sweep: Sweep,
+    pub sweep: Sweep,
     pub taps: usize,
     /// Results of a tile along an axis.
-    side: usize,
-    down: usize,
-    across: usize,
+    pub side: usize,
+    /// Tiles of an image along each axis.
+    pub down: usize,
+    pub across: usize,
     /// Tiles of a block.
-    block: usize,
+    pub block: usize,
 }
 
 impl Tiles {
@@ -160,12 +162,19 @@ impl Tiles {
         }
     }
 
-    /// Computes the results of one block of tiles.
+    /// Computes the results of some tiles, a block at most.
     ///
     /// # Safety
     /// The tensors have the sweep's sizes, the filter `[products, depth, width]`, the scratch memory [`Tiles::scratch`].
-    unsafe fn run(&self, block: usize, source: *const f32, filter: *const f32, target: *mut f32, scratch: &mut [f32]) {
-        let (tiles, Sweep { depth, width, .. }) = (self.of_block(block), self.sweep);
+    pub unsafe fn run(
+        &self,
+        tiles: Range<usize>,
+        source: *const f32,
+        filter: *const f32,
+        target: *mut f32,
+        scratch: &mut [f32],
+    ) {
+        let Sweep { depth, width, .. } = self.sweep;
         let (zeros, rest) = scratch.split_at_mut(depth);
         zeros.fill(0.0);
         let (sources, products) = rest.split_at_mut(PRODUCTS * self.block * depth);
@@ -193,13 +202,18 @@ impl Tiles {
     }
 
     /// Elements of scratch memory.
-    fn scratch(&self) -> usize {
+    pub fn scratch(&self) -> usize {
         let Sweep { depth, width, .. } = self.sweep;
         depth + PRODUCTS * self.block * (depth + width)
     }
 
+    /// Elements of the transformed filter.
+    pub fn transformed(&self) -> usize {
+        PRODUCTS * self.sweep.depth * self.sweep.width
+    }
+
     /// Transforms a filter `[taps, taps, depth, width]` to `[products, depth, width]`.
-    fn transform_filter(&self, team: &Team, filter: &[f32], to: &mut [f32]) {
+    pub fn transform_filter(&self, team: &Team, filter: &[f32], to: &mut [f32]) {
         let (taps, Sweep { depth, width, .. }) = (self.taps, self.sweep);
         let (from, to) = (Shared::new(filter.as_ptr().cast_mut()), Shared::new(to.as_mut_ptr()));
         team.chunks(depth, (CHANNELS * CHANNELS / width).max(1), |rows| {
@@ -229,7 +243,9 @@ fn run(team: &Team, tiles: &Tiles, scratch: &Scratch<f32>, source: &[f32], filte
     scratch.reserve(team.threads());
     team.run(tiles.blocks(), |block| {
         // SAFETY: the tensors have the sweep's sizes; each block writes results of its own.
-        scratch.with(|scratch| unsafe { tiles.run(block, source.get(), filter.get(), target.get(), scratch) });
+        scratch.with(|scratch| unsafe {
+            tiles.run(tiles.of_block(block), source.get(), filter.get(), target.get(), scratch)
+        });
     });
 }
 
@@ -237,7 +253,7 @@ fn run(team: &Team, tiles: &Tiles, scratch: &Scratch<f32>, source: &[f32], filte
 pub(super) fn forward(conv: &Conv) -> Option<CpuKernel> {
     let tiles = Tiles::new(Sweep::forward(conv))?;
     let scratch = Scratch::new(tiles.scratch());
-    let transformed = Mutex::new(vec![0.0f32; PRODUCTS * tiles.sweep.depth * tiles.sweep.width]);
+    let transformed = Mutex::new(vec![0.0f32; tiles.transformed()]);
     Some(Box::new(move |l| {
         // Every launch overwrites all of it, so a poisoned lock does not matter.
         let mut transformed = transformed.lock().unwrap_or_else(|e| e.into_inner());
@@ -255,7 +271,7 @@ pub(super) fn backward(conv: &Conv) -> Option<CpuKernel> {
     let tiles = Tiles::new(sweep)?;
     let covers = Sweep::cover(&sweeps, conv);
     let scratch = Scratch::new(tiles.scratch());
-    let transformed = vec![0.0f32; PRODUCTS * sweep.depth * sweep.width];
+    let transformed = vec![0.0f32; tiles.transformed()];
     let filters = Mutex::new(Filters { turned: vec![0.0f32; turned_len(&sweeps)], transformed });
     let conv = *conv;
     Some(Box::new(move |l| {

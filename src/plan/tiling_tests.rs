@@ -5,7 +5,9 @@ use super::*;
 use crate::base::Array;
 use crate::device::Machine;
 use crate::graph::{Graph, Init, Operation, Tensor};
+use crate::ops::{ConvOptions, Padding};
 use crate::run::{Session, SessionOptions};
+use crate::train::{GradOptions, gradients};
 
 fn plan<'g>(g: &'g Graph, fetches: &[Tensor<'g>], targets: &[Operation<'g>], dims: &[&[usize]]) -> Schedule {
     planned::plan(g, Machine::simulated(2), fetches, targets, dims)
@@ -69,6 +71,67 @@ fn a_product_takes_in_what_follows_it() {
     // Rows that are sums alone have no buffer for the product.
     assert_eq!(kernels(&plan(&g, &[by_number.sum()], &[], &dims)), ["MatMul", "Mul+Tanh+Sum"]);
     check_values(&g, &[by_number.sum()], &dims);
+}
+
+#[test]
+fn a_convolution_takes_in_what_follows_it() {
+    // By Winograd, out of registers, and of single channels; the sizes do not divide by blocks.
+    for (channels, filters, window, stride) in [(16, 32, 3, 1), (16, 32, 5, 1), (3, 40, 5, 1), (20, 40, 3, 2)] {
+        let dims: [&[usize]; 5] = [
+            &[9, 17, 14, channels],
+            &[window, window, channels, filters],
+            &[filters],
+            &[window, window, channels, 1],
+            &[channels],
+        ];
+        let g = Graph::new();
+        let x = inputs(&g, &dims);
+        let options = ConvOptions::new([stride; 2], Padding::Same);
+        let y = x[0].conv2d(x[1], options).bias_add(x[2]).relu();
+        assert_eq!(kernels(&plan(&g, &[y], &[], &dims)), ["Conv2D+BiasAdd+Relu"]);
+        let sums = [y, y.sum_axes(&[0, 1, 2], false)];
+        assert_eq!(kernels(&plan(&g, &sums, &[], &dims)), ["Conv2D+BiasAdd+Relu+Sum"]);
+        // What begins with a ReLU of the image: its gradient follows the convolution's.
+        let h = x[0].bias_add(x[4]).relu();
+        let loss = h.conv2d(x[1], options).square().sum();
+        let slopes = gradients([loss], [x[0], x[4]], GradOptions::default());
+        let slopes: Vec<Tensor<'_>> = slopes.into_iter().map(|slope| slope.expect("a gradient").values()).collect();
+        let names = kernels(&plan(&g, &slopes, &[], &dims));
+        assert!(names.contains(&"Conv2DBackpropInput+ReluGrad+BiasAddGrad".into()), "{names:?}");
+        check_values(&g, &[sums[0], sums[1], slopes[0], slopes[1]], &dims);
+        if channels >= 8 {
+            let y = x[0].depthwise_conv2d_native(x[3], options) * x[4];
+            assert_eq!(kernels(&plan(&g, &[y], &[], &dims)), ["DepthwiseConv2dNative+Mul"]);
+            check_values(&g, &[y], &dims);
+        }
+    }
+}
+
+#[test]
+fn rows_of_a_convolution_are_pixels_lines_or_images() {
+    let dims: [&[usize]; 5] = [&[9, 13, 12, 16], &[3, 3, 16, 16], &[9, 1, 1, 16], &[12, 16], &[13, 12, 16]];
+    let g = Graph::new();
+    let x = inputs(&g, &dims);
+    let y = x[0].conv2d(x[1], ConvOptions::new([1, 1], Padding::Same));
+    let all = [y.tanh() + 1.0, y * x[3], y - x[4], y + x[2]];
+    let rows = |y: Tensor<'_>| {
+        let schedule = plan(&g, &[y], &[], &dims);
+        let tiled = schedule.step.nodes.iter().find_map(|n| match n.fusion.as_deref() {
+            Some(Fusion::Tiled(tiled)) => Some((tiled.row_axes, tiled.product_in)),
+            _ => None,
+        });
+        tiled.expect("a fused node")
+    };
+    assert_eq!(all.map(rows), [(3, Some(0)), (2, Some(0)), (1, Some(0)), (1, Some(0))]);
+    check_values(&g, &all, &dims);
+    // The bits are those of the ops alone.
+    for y in all {
+        let [fused, _, apart] = values(&g, &[y], &dims);
+        assert_eq!(fused, apart);
+    }
+    // Nothing is fused into a convolution of another layout, of other floats, or where the image would be a row too long.
+    let far = x[0].conv2d(x[1], ConvOptions { dilations: [1, 1 << 20], ..ConvOptions::new([1, 1], Padding::Same) });
+    assert_eq!(kernels(&plan(&g, &[far.relu()], &[], &dims)), ["Conv2D", "Relu"]);
 }
 
 #[test]
