@@ -1,13 +1,13 @@
-//! Times of single kernels: the products of the article's network, element-wise ops, reductions, convolutions, pools and
-//! optimizers' updates, on one thread and on all.
+//! Times of single kernels: the products of the article's network, element-wise ops, reductions, convolutions, pools,
+//! normalizations and optimizers' updates, on one thread and on all.
 //!
 //! Throughput is in floating-point operations for products and convolutions (criterion calls them elements), and in bytes
 //! read and written for the rest.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use turret::graph::{Graph, Init, Operation, Tensor};
-use turret::ops::{ConvOptions, Padding, PoolOptions};
-use turret::train::{GradAndVar, Optimizer};
+use turret::ops::{BatchNormOptions, ConvOptions, LrnOptions, Padding, PoolOptions};
+use turret::train::{GradAndVar, GradOptions, Optimizer, gradients};
 use turret_benches::OneOp;
 
 /// Rows of the article's batch.
@@ -103,6 +103,28 @@ fn images(c: &mut Criterion) {
     time(c, "images", "average pool 3x3", bytes, &[&image], |_, x| x[0].avg_pool(pool).op());
 }
 
+fn norm<'g>(x: &[Tensor<'g>]) -> Tensor<'g> {
+    x[0].fused_batch_norm(x[1], x[2], BatchNormOptions::default())[0]
+}
+
+/// What computes the gradient of `y`, which is reached by `x`.
+fn slope<'g>(y: Tensor<'g>, x: Tensor<'g>) -> Operation<'g> {
+    let found = gradients([y], [x], GradOptions { grad_ys: vec![Some(x.into())], ..GradOptions::default() });
+    found[0].expect("it has a gradient").values().op()
+}
+
+/// Normalizations of a batch of images, and what gives their gradients: the operation itself runs as well.
+fn normalizations(c: &mut Criterion) {
+    let image = [128, 24, 24, 64];
+    let bytes = Throughput::Bytes(image.iter().product::<usize>() as u64 * 8);
+    let batch: &[&[usize]] = &[&image, &[64], &[64]];
+    time(c, "normalizations", "batch norm", bytes.clone(), batch, |_, x| norm(x).op());
+    time(c, "normalizations", "batch norm with gradient", bytes.clone(), batch, |_, x| slope(norm(x), x[0]));
+    let options = LrnOptions { depth_radius: 4, bias: 1.0, alpha: 0.001 / 9.0, beta: 0.75 };
+    time(c, "normalizations", "lrn", bytes.clone(), &[&image], |_, x| x[0].lrn(options).op());
+    time(c, "normalizations", "lrn with gradient", bytes, &[&image], |_, x| slope(x[0].lrn(options), x[0]));
+}
+
 /// One update of the article's largest variable.
 fn updates(c: &mut Criterion) {
     let dims: [usize; 2] = [600, 512];
@@ -120,5 +142,5 @@ fn updates(c: &mut Criterion) {
     }
 }
 
-criterion_group!(kernels, products, elementwise, reductions, images, updates);
+criterion_group!(kernels, products, elementwise, reductions, images, normalizations, updates);
 criterion_main!(kernels);
