@@ -75,7 +75,7 @@ impl<'g> Convolving<'g> {
 
 #[test]
 fn convolutions_and_what_follows_have_the_same_bits_fused_and_apart() {
-    let (mut fused_nodes, count) = (0, seeds(80));
+    let (mut fused_nodes, count) = (0, seeds(32));
     for seed in 0..count {
         let g = Graph::new();
         let mut w = Convolving { g: &g, random: Random::new(seed + 20_000), feeds: Vec::new() };
