@@ -73,7 +73,7 @@ fn tile_all(step: &mut Partitioned, changes: &mut Vec<String>) -> Result<()> {
     let sequence = sorted(step, &[])
         .ok_or_else(|| Error::new(Code::Internal, "nodes that were fused wait for each other; turn fusion off"))?;
     permute(step, &sequence);
-    let fusions = step.nodes.iter().filter(|n| n.fusion.is_some());
+    let fusions = step.nodes.iter().filter(|n| matches!(n.fusion.as_deref(), Some(Fusion::Tiled(_))));
     changes.extend(fusions.map(|n| format!("'{}' does {}", n.name, step.what(n))));
     Ok(())
 }

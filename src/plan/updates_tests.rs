@@ -93,6 +93,19 @@ fn every_update_averages_what_it_applies() {
 }
 
 #[test]
+fn each_pass_reports_what_it_did_itself() {
+    let g = Graph::new();
+    let (x, v) = (fed(&g), variables(&g));
+    let train = Optimizer::gradient_descent(0.1).apply_gradients(&list(averages(&x), &v));
+    let large = (x[0].exp() + 1.0).relu();
+    let dims = [SIZES, SIZES].concat();
+    let schedule = planned::plan(&g, Machine::simulated(1), &[large], &[train], &dims);
+    let changes = |name: &str| schedule.step.passes.iter().find(|p| p.name == name).map(|p| p.changes.clone());
+    assert_eq!(changes("update").unwrap(), ["'GradientDescent' does AddV2+RealDiv+ApplyGradients"]);
+    assert_eq!(changes("tile").unwrap(), ["'Relu' does Exp+AddV2+Relu"]);
+}
+
+#[test]
 fn gradients_are_cut_to_the_norm_as_they_are_applied() {
     let g = Graph::new();
     let (x, v) = (fed(&g), variables(&g));
