@@ -31,6 +31,7 @@ pub use scratch::Scratch;
 pub use shared::Shared;
 pub use team::Team;
 pub use tiles::{
-    Buffers, Cut, Partial, Place, Product, RowFunction, RowKernel, TILE, TilePart, TileStream, TileView, TiledKernel,
+    Buffers, Cut, Partial, Place, Product, RowFunction, RowKernel, StreamScratch, TILE, TilePart, TileStream, TileView,
+    TiledKernel,
 };
 pub use waiter::Waiter;

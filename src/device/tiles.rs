@@ -365,19 +365,27 @@ impl Run<'_> {
 pub struct TileStream {
     tiled: TiledKernel,
     result: TileView,
-    scratch: Scratch<Line>,
+}
+
+/// What threads compute streams in: one buffer for each, whichever stream it is.
+pub struct StreamScratch(Scratch<Line>);
+
+impl StreamScratch {
+    /// For these streams; buffers are as large as the largest needs.
+    pub fn of<'a>(streams: impl Iterator<Item = &'a TileStream>) -> StreamScratch {
+        StreamScratch(Scratch::new(lines(streams.map(|s| s.tiled.scratch_bytes).max().unwrap_or(0))))
+    }
+
+    /// Sees to it that so many threads can compute at once without allocating.
+    pub fn reserve(&self, threads: usize) {
+        self.0.reserve(threads);
+    }
 }
 
 impl TileStream {
     /// What these parts compute; the result is in scratch memory.
     pub fn new(tiled: TiledKernel, result: TileView) -> TileStream {
-        let scratch = Scratch::new(lines(tiled.scratch_bytes));
-        TileStream { tiled, result, scratch }
-    }
-
-    /// Sees to it that so many threads can compute at once without allocating.
-    pub fn reserve(&self, threads: usize) {
-        self.scratch.reserve(threads);
+        TileStream { tiled, result }
     }
 
     /// Computes these elements, which begin with a tile, and gives each tile's elements and where they are for now.
@@ -387,10 +395,11 @@ impl TileStream {
     pub fn each(
         &self,
         buffers: &Buffers<'_>,
+        scratch: &StreamScratch,
         elements: Range<usize>,
         mut take: impl FnMut(Range<usize>, *const u8),
     ) -> Result<(), String> {
-        self.scratch.with(|mine| {
+        scratch.0.with(|mine| {
             let scratch = mine.as_mut_ptr().cast();
             let run = Run { tiled: &self.tiled, buffers, partials: &[], prepared: &[], scratch };
             for first in elements.clone().step_by(self.tiled.tile_rows) {

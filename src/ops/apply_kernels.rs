@@ -7,8 +7,9 @@ use super::apply::{Update, VariableInputs};
 use super::apply_rules::{Real, Step, UpdateRule};
 use super::cuda_apply::bad_row_number;
 use crate::base::DType;
-use crate::device::{Buffers, CpuKernel, Launch, TILE, TileStream};
+use crate::device::{Buffers, CpuKernel, Launch, StreamScratch, TILE, TileStream};
 use crate::graph::KernelContext;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -63,11 +64,12 @@ struct Scratch {
 pub(super) fn prepare(
     update: Update,
     c: &KernelContext<'_>,
-    mut streams: Vec<(usize, TileStream)>,
+    streams: Vec<(usize, TileStream)>,
 ) -> Result<CpuKernel, String> {
     if c.inputs.len() != update.num_inputs {
         return Err(format!("want {} inputs, got {}", update.num_inputs, c.inputs.len()));
     }
+    let mut streams: HashMap<usize, TileStream> = streams.into_iter().collect();
     let mut variables = Vec::with_capacity(update.variables.len());
     let mut entries = Vec::with_capacity(update.variables.len());
     let mut pieces = Vec::new();
@@ -87,16 +89,16 @@ pub(super) fn prepare(
             (Some(_), UpdateRule::Adam) => pieces.extend(cut(rows, row_grain).map(|rows| Piece::Rows { v, rows })),
             (Some(_), _) => pieces.extend(cut(count, row_grain).map(|entries| Piece::Entries { v, entries })),
         }
-        let stream = streams.iter().position(|(input, _)| *input == inputs.gradient && inputs.indices.is_none());
-        let stream = stream.map(|at| streams.swap_remove(at).1);
+        let stream = inputs.indices.is_none().then(|| streams.remove(&inputs.gradient)).flatten();
         variables.push(Variable { inputs, dtype: desc.dtype, rows, width, stream });
     }
-    if let Some((input, _)) = streams.first() {
+    if let Some(input) = streams.keys().next() {
         return Err(format!("it cannot compute its input {input}"));
     }
     let parts = pack(&pieces, &variables);
     let none = Pointers { var: std::ptr::null_mut(), slots: [std::ptr::null_mut(); 3], gradient: std::ptr::null() };
     let scratch = Mutex::new(Scratch { pointers: vec![none; variables.len()], entries });
+    let tiles = StreamScratch::of(variables.iter().filter_map(|v| v.stream.as_ref()));
     let arch = pulp::Arch::new();
     Ok(Box::new(move |l| {
         // Nothing is left in the scratch from launch to launch, so a poisoned lock does not matter.
@@ -111,14 +113,14 @@ pub(super) fn prepare(
         let step = Step::read(&update, l);
         let buffers = Buffers::of(l);
         let failure = Mutex::new(None);
-        variables.iter().filter_map(|v| v.stream.as_ref()).for_each(|s| s.reserve(l.team().threads()));
+        tiles.reserve(l.team().threads());
         let (pointers, entries) = (&*pointers, &*entries);
         l.team().run(parts.len(), |part| {
             for piece in &pieces[parts[part].clone()] {
                 let (Piece::Dense { v, .. } | Piece::Entries { v, .. } | Piece::Rows { v, .. }) = piece;
                 let (variable, each) = (&variables[*v], update.each);
-                let work =
-                    Work { step: &step, each, variable, at: pointers[*v], entries: &entries[*v], buffers: &buffers };
+                let (at, entries) = (pointers[*v], &entries[*v][..]);
+                let work = Work { step: &step, each, variable, at, entries, buffers: &buffers, tiles: &tiles };
                 let done = match variables[*v].dtype {
                     DType::F64 => arch.dispatch(|| work.run::<f64>(piece)),
                     _ => arch.dispatch(|| work.run::<f32>(piece)),
@@ -224,6 +226,7 @@ struct Work<'a> {
     at: Pointers,
     entries: &'a [Entry],
     buffers: &'a Buffers<'a>,
+    tiles: &'a StreamScratch,
 }
 
 impl Work<'_> {
@@ -232,7 +235,7 @@ impl Work<'_> {
         let width = self.variable.width;
         match piece {
             Piece::Dense { elements, .. } => match &self.variable.stream {
-                Some(stream) => stream.each(self.buffers, elements.clone(), |elements, at| {
+                Some(stream) => stream.each(self.buffers, self.tiles, elements.clone(), |elements, at| {
                     // SAFETY: the tile's elements, which are this thread's until the next tile.
                     let gradient = unsafe { std::slice::from_raw_parts(at.cast::<T>(), elements.len()) };
                     let (var, slots) = self.written::<T>(elements);

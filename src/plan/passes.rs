@@ -4,7 +4,7 @@
 //! each value has one producer that comes before its readers, sizes and devices agree, fetches and written variables are
 //! what they were, and their readers on the same side of each change; debug builds check it. Absent: what the passes do, which is in their own modules.
 
-use super::fusion::{Fusion, Tiled};
+use super::fusion::{Fusion, Part, Streamed, Tiled};
 use super::sides::Sides;
 use super::step::{Fetch, Origin, Partitioned, StepNode, StepNodeId, StepNodeKind, ValueId};
 use super::tiling::tile_desc;
@@ -119,9 +119,14 @@ pub(super) fn check(step: &Partitioned, ordered: bool) -> Result<(), String> {
         }
         check_devices(step, node)?;
         check_sizes(step, node)?;
-        if let Some(Fusion::Tiled(tiled)) = node.fusion.as_deref() {
-            check_tiled(step, node, tiled).map_err(|e| format!("'{}' ({}): {e}", node.name, step.what(node)))?;
-        }
+        let fused = match node.fusion.as_deref() {
+            Some(Fusion::Tiled(tiled)) => check_tiled(step, node, tiled),
+            Some(Fusion::Update { op_inputs, streams }) => {
+                streams.iter().try_for_each(|stream| check_stream(step, node, *op_inputs, stream))
+            }
+            _ => Ok(()),
+        };
+        fused.map_err(|e| format!("'{}' ({}): {e}", node.name, step.what(node)))?;
     }
     let orphan = |v: &ValueId| matches!(step.value(*v).origin, Origin::Computed(_)) && !made[v.index()];
     let read = step.nodes.iter().flat_map(|n| &n.inputs).copied();
@@ -178,6 +183,35 @@ fn check_sizes(step: &Partitioned, node: &StepNode) -> Result<(), String> {
     Ok(())
 }
 
+/// Checks that a part's operands are there before it, and have the types and sizes that it goes by.
+fn check_operands(step: &Partitioned, node: &StepNode, parts: &[Part], i: usize) -> Result<(), String> {
+    for (operand, want) in parts[i].operands.iter().zip(&parts[i].inputs) {
+        let there = match operand {
+            Operand::Input(at) => node.inputs.get(*at).map(|v| &step.value(*v).desc),
+            Operand::Step(of) => parts.get(*of).filter(|_| *of < i).map(|p| &p.output),
+        };
+        if there != Some(want) {
+            return Err(format!("part {i} reads what is not there, or has other sizes"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that an update computes an input of its op's from what is there, and that all of it leads to that.
+fn check_stream(step: &Partitioned, node: &StepNode, op_inputs: usize, stream: &Streamed) -> Result<(), String> {
+    let parts = &stream.tiled.parts;
+    (0..parts.len()).try_for_each(|i| check_operands(step, node, parts, i))?;
+    let unread = |i: usize| !parts[i + 1..].iter().any(|p| p.operands.contains(&Operand::Step(i)));
+    if let Some(i) = (0..parts.len().saturating_sub(1)).find(|i| unread(*i)) {
+        return Err(format!("part {i} of what makes its input {} is read by nobody", stream.place));
+    }
+    let place = node.inputs.get(stream.place).filter(|_| stream.place < op_inputs);
+    match (place, parts.last()) {
+        (Some(value), Some(last)) if step.value(*value).desc == last.output => Ok(()),
+        _ => Err(format!("what makes its input {} has other sizes", stream.place)),
+    }
+}
+
 /// Checks that what became one node has a place for every result, and reads nothing before it is there.
 fn check_tiled(step: &Partitioned, node: &StepNode, tiled: &Tiled) -> Result<(), String> {
     let Tiled { parts, dims, row_axes, product_in, outputs } = tiled;
@@ -192,14 +226,8 @@ fn check_tiled(step: &Partitioned, node: &StepNode, tiled: &Tiled) -> Result<(),
     }
     let is_row_reduction = |i: usize| parts[i].reduction().is_some_and(|r| r.axes[..*row_axes].contains(&true));
     for (i, part) in parts.iter().enumerate() {
+        check_operands(step, node, parts, i)?;
         for (operand, want) in part.operands.iter().zip(&part.inputs) {
-            let there = match operand {
-                Operand::Input(at) => node.inputs.get(*at).map(|v| &step.value(*v).desc),
-                Operand::Step(of) => parts.get(*of).filter(|_| *of < i).map(|p| &p.output),
-            };
-            if there != Some(want) {
-                return refuse(i, "reads what is not there, or has other sizes");
-            }
             let Operand::Step(of) = *operand else { continue };
             let spreads = parts[of].reduction().is_some()
                 && part.reduction().is_none()

@@ -13,7 +13,7 @@ use super::tiling::{MOST, is_map, operand};
 use crate::device::cuda::Operand;
 use crate::graph::NodeId;
 use smallvec::SmallVec;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// Lets every update of an ordered step compute the gradients that it can.
@@ -32,7 +32,7 @@ pub(super) fn stream(step: &mut Partitioned, changes: &mut Vec<String>) {
 fn stream_into(
     step: &mut Partitioned,
     id: StepNodeId,
-    known: (&[Vec<StepNodeId>], &[bool]),
+    (after, fetched): (&[Vec<StepNodeId>], &[bool]),
     removed: &mut [bool],
     changes: &mut Vec<String>,
 ) {
@@ -44,11 +44,14 @@ fn stream_into(
         return;
     }
     let written: BTreeSet<NodeId> = node.written().into_iter().filter_map(|v| step.variable(v)).collect();
+    let mut seen = HashSet::new();
+    let twice = node.inputs.iter().copied().filter(|v| !seen.insert(*v)).collect();
+    let around = Around { after, fetched, written, twice };
     let mut inputs = node.inputs.clone();
     let mut controls = node.controls.clone();
     let mut streams = Vec::new();
     for place in places {
-        let Some(chain) = chain(step, id, place, known, &written) else { continue };
+        let Some(chain) = chain(step, id, place, &around) else { continue };
         for member in &chain.members {
             removed[member.index()] = true;
             controls.extend(step.node(*member).controls.iter().copied());
@@ -74,21 +77,27 @@ struct Chain {
     reads: Vec<ValueId>,
 }
 
+/// What decides whether a node can become part of an update.
+struct Around<'a> {
+    /// By node: what comes after it.
+    after: &'a [Vec<StepNodeId>],
+    /// By node: whether it is fetched.
+    fetched: &'a [bool],
+    /// The variables that the update changes.
+    written: BTreeSet<NodeId>,
+    /// What the update reads more than once.
+    twice: HashSet<ValueId>,
+}
+
 /// The ops that make an input of an update, if they can become part of it.
-fn chain(
-    step: &Partitioned,
-    update: StepNodeId,
-    place: usize,
-    (after, fetched): (&[Vec<StepNodeId>], &[bool]),
-    written: &BTreeSet<NodeId>,
-) -> Option<Chain> {
+fn chain(step: &Partitioned, update: StepNodeId, place: usize, around: &Around<'_>) -> Option<Chain> {
+    let Around { after, fetched, written, twice } = around;
     let node = step.node(update);
     let gradient = node.inputs[place];
     let desc = &step.value(gradient).desc;
-    // One reader, which reads it once.
-    let once = node.inputs.iter().filter(|v| **v == gradient).count() == 1;
     let mut members = BTreeSet::new();
-    let mut pending: SmallVec<[ValueId; 8]> = SmallVec::from_iter(once.then_some(gradient));
+    // The update is its one reader, and reads it once.
+    let mut pending: SmallVec<[ValueId; 8]> = SmallVec::from_iter((!twice.contains(&gradient)).then_some(gradient));
     while let Some(value) = pending.pop() {
         let Some(by) = step.producer(value).filter(|by| !members.contains(by)) else { continue };
         let maker = step.node(by);

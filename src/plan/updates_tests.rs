@@ -181,6 +181,16 @@ fn an_update_reads_no_variable_that_it_changes() {
 }
 
 #[test]
+fn what_is_read_first_may_be_a_number() {
+    let g = Graph::new();
+    let (x, v) = (fed(&g), variables(&g));
+    let gradients = (0..4).map(|i| x[9] * x[i] + x[4] * x[5 + i]);
+    let train = Optimizer::momentum(0.1, 0.9).apply_gradients(&list(gradients, &v));
+    assert_eq!(plan(&g, &[], train), ["Mul+Mul+AddV2+ApplyGradients"]);
+    check_bits(&g, &x, &[], train);
+}
+
+#[test]
 fn one_gradient_of_two_variables_is_made_once() {
     let g = Graph::new();
     let (x, v) = (fed(&g), variables(&g));
